@@ -1,0 +1,101 @@
+"""The shape of a Transformer: table 3 of the paper as a frozen dataclass."""
+
+import dataclasses
+
+# Ids that the tokenizer, the batches, the model and the search agree on.
+PAD, UNKNOWN, START, END = range(4)
+
+PRESETS = {
+    "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},
+    "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048},
+    "big": {
+        "num_layers": 6,
+        "d_model": 1024,
+        "num_heads": 16,
+        "d_ff": 4096,
+        "dropout_rate": 0.3,
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """Everything that decides the weights' shapes and the forward pass.
+
+    `TransformerConfig.preset("base", vocab_size=37000)` gives a column of
+    table 3; any field may be overridden by name.
+
+    Raises:
+        ValueError: for a value out of range, an unknown preset or field.
+    """
+
+    vocab_size: int  # of the target, and of the source when shared
+    source_vocab_size: int | None = None  # None: one shared vocabulary, §3.4
+    num_layers: int = 6  # N, of the encoder and of the decoder
+    d_model: int = 512
+    num_heads: int = 8  # h
+    d_ff: int = 2048
+    key_dim: int | None = None  # d_k; None: d_model / num_heads
+    value_dim: int | None = None  # d_v; None: as key_dim
+    dropout_rate: float = 0.1  # sub-layer outputs and embeddings, §5.4
+    attention_dropout_rate: float = 0.0  # attention weights; not in the paper
+    activation_dropout_rate: float = 0.0  # inside the FFN; not in the paper
+    norm_first: bool = False  # pre-norm; the paper's is post-norm
+    positions: str = "sinusoidal"  # or "learned", table 3 row E
+    max_length: int | None = None  # of learned positions
+    activation: str = "relu"
+    use_bias: bool = True
+    layer_norm_epsilon: float = 1e-6
+
+    def __post_init__(self):
+        for field in ("vocab_size", "num_layers", "d_model", "num_heads"):
+            self._check(field, getattr(self, field) >= 1, "at least 1")
+        self._check("vocab_size", self.vocab_size > END, f"more than {END}")
+        self._check("d_ff", self.d_ff >= 1, "at least 1")
+        for field in dataclasses.fields(self):
+            if field.name.endswith("dropout_rate"):
+                rate = getattr(self, field.name)
+                self._check(field.name, 0 <= rate < 1, "in [0, 1)")
+        if self.key_dim is None and self.d_model % self.num_heads:
+            raise ValueError(
+                "`d_model` must be divisible by `num_heads`. Received: "
+                f"d_model={self.d_model}, num_heads={self.num_heads}. "
+                "Choose another number of heads, or set `key_dim`."
+            )
+
+    def _check(self, name, holds, expected):
+        if not holds:
+            raise ValueError(
+                f"`{name}` must be {expected}. "
+                f"Received: {name}={getattr(self, name)}"
+            )
+
+    @classmethod
+    def preset(cls, name: str, **overrides) -> "TransformerConfig":
+        """A named column of table 3 ("base", "big"), or "tiny": the small
+        model that the literature trains on 29,000 sentence pairs."""
+        if name not in PRESETS:
+            raise ValueError(
+                f"Unknown preset. Expected one of {', '.join(PRESETS)}. "
+                f"Received: preset={name!r}"
+            )
+        return cls.from_dict({**PRESETS[name], **overrides})
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "TransformerConfig":
+        """The inverse of `to_dict`; unknown keys are an error."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ValueError(
+                f"Unknown fields of a Transformer: {', '.join(unknown)}. "
+                f"Expected some of {', '.join(sorted(known))}."
+            )
+        return cls(**values)
+
+    def to_dict(self) -> dict:
+        return dataclasses.asdict(self)
+
+    @property
+    def shared_vocabulary(self) -> bool:
+        return self.source_vocab_size is None

@@ -1,0 +1,221 @@
+"""Greedy and beam search over any step function: section 6.1 of the paper.
+
+Shapes: B batch, K beam size, N rows (B or B·K), L length limit, V vocabulary.
+
+A step function takes the last tokens `(N,)`, a cache (any nested structure
+of tensors whose first axis is N) and the step, and gives the logits `(N, V)`
+of the next token and the new cache.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.config import END, PAD, START
+
+NEVER = float("-inf")
+
+
+def length_penalty(length, alpha):
+    """((5 + n) / 6)^α of Wu et al. (2016), which the paper uses with α = 0.6.
+
+    n counts the end token and not the start token. Other systems divide by
+    n^α, so values of α are not portable between systems.
+    """
+    return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
+
+
+def greedy_search(step_fn, cache, limits, start_id=START, end_id=END):
+    """Takes the most probable token at each step.
+
+    Args:
+        step_fn: the step function, see above, for N = B rows.
+        cache: its first cache.
+        limits: integers `(B,)`, the most tokens for each row, end token
+            included; a row that reaches its limit ends there. At least 1.
+        start_id, end_id: default to the package's.
+
+    Returns:
+        ids `(B, L)`, padded with 0 after the end token, and float32 scores
+        `(B,)`, the log-probability of the row.
+    """
+    limits = ops.cast(limits, "int32")
+    longest = ops.max(limits)
+    batch = ops.shape(limits)[0]
+    sequences = ops.full((batch, longest), PAD, dtype="int32")
+    positions = ops.arange(longest, dtype="int32")
+
+    def unfinished(index, tokens, sequences, scores, done, cache):
+        return (index < longest) & ~ops.all(done)
+
+    def step(index, tokens, sequences, scores, done, cache):
+        logits, cache = step_fn(tokens, cache, index)
+        log_probs = _log_probs(logits, index, limits, end_id)
+        tokens = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+        gained = ops.take_along_axis(log_probs, tokens[:, None], axis=-1)[:, 0]
+        scores = ops.where(done, scores, scores + gained)
+        tokens = ops.where(done, PAD, tokens)
+        here = ops.equal(positions, index)  # [L]
+        sequences = ops.where(here, tokens[:, None], sequences)
+        done = done | ops.equal(tokens, end_id)
+        return index + 1, tokens, sequences, scores, done, cache
+
+    _, _, sequences, scores, _, _ = ops.while_loop(
+        unfinished,
+        step,
+        (
+            ops.cast(0, "int32"),
+            ops.full((batch,), start_id, dtype="int32"),
+            sequences,
+            ops.zeros((batch,)),
+            ops.zeros((batch,), "bool"),
+            cache,
+        ),
+    )
+    return sequences, scores
+
+
+def beam_search(
+    step_fn,
+    cache,
+    limits,
+    beam_size=4,
+    alpha=0.6,
+    start_id=START,
+    end_id=END,
+):
+    """Keeps the `beam_size` most probable prefixes at each step.
+
+    A hypothesis is finished when its end token is among the K best
+    continuations; it is scored log P / `length_penalty` and kept if it is
+    among the K best finished so far. A sentence stops when its most probable
+    prefix, divided by the largest penalty it could reach, cannot beat the
+    worst kept hypothesis; nothing can change after that, so what it returns
+    does not depend on the sentences beside it. At the limit only the end token
+    is allowed, so every hypothesis is finished.
+
+    Args:
+        step_fn: the step function, see above, for N = B·K rows.
+        cache: its first cache.
+        limits: integers `(B,)`, the most tokens for each sentence, end token
+            included. At least 1.
+        beam_size: K. One is greedy search.
+        alpha: α ≥ 0 of the length penalty. Defaults to 0.6.
+        start_id, end_id: default to the package's.
+
+    Returns:
+        ids `(B, K, L)`, best first, padded with 0 after the end token, and
+        float32 scores `(B, K)`. Where fewer than K hypotheses exist the rest
+        are padding with score -inf.
+
+    Raises:
+        ValueError: if `beam_size` < 1 or `alpha` < 0.
+    """
+    if beam_size < 1 or alpha < 0:
+        raise ValueError(
+            "`beam_size` must be at least 1 and `alpha` at least 0. "
+            f"Received: beam_size={beam_size}, alpha={alpha}"
+        )
+    limits = ops.cast(limits, "int32")
+    if beam_size == 1:
+        sequences, scores = greedy_search(
+            step_fn, cache, limits, start_id, end_id
+        )
+        lengths = ops.sum(ops.cast(sequences != PAD, "int32"), axis=-1)
+        scores = scores / length_penalty(lengths, alpha)
+        return sequences[:, None], scores[:, None]
+
+    batch = ops.shape(limits)[0]
+    longest = ops.max(limits)
+    positions = ops.arange(longest, dtype="int32")
+    largest_penalty = length_penalty(limits, alpha)  # [B]
+    rows = ops.arange(batch, dtype="int32")[:, None] * beam_size  # [B, 1]
+
+    def unfinished(index, tokens, alive, log_probs, done, scores, cache):
+        best = ops.max(log_probs, axis=-1) / largest_penalty
+        can_improve = best > ops.min(scores, axis=-1)
+        return (index < longest) & ops.any(can_improve)
+
+    def step(index, tokens, alive, log_probs, done, scores, cache):
+        logits, cache = step_fn(ops.reshape(tokens, (-1,)), cache, index)
+        vocab_size = logits.shape[-1]
+        gained = _log_probs(
+            logits, index, ops.repeat(limits, beam_size), end_id
+        )
+        candidates = log_probs[..., None] + ops.reshape(
+            gained, (batch, beam_size, vocab_size)
+        )
+        # 2K are enough: at most K of them are end tokens.
+        best, flat = ops.top_k(
+            ops.reshape(candidates, (batch, beam_size * vocab_size)),
+            2 * beam_size,
+        )
+        flat = ops.cast(flat, "int32")
+        beams, tokens = flat // vocab_size, flat % vocab_size  # [B, 2K]
+        ends = ops.equal(tokens, end_id)
+
+        here = ops.equal(positions, index)
+        extended = ops.where(
+            here, tokens[..., None], _pick(alive, beams)
+        )  # [B, 2K, L]
+
+        # Finished: ends among the K best, with the K best kept so far first,
+        # so that a tie changes nothing.
+        finishing = ends[:, :beam_size]
+        new_scores = ops.where(
+            finishing,
+            best[:, :beam_size] / length_penalty(index + 1, alpha),
+            NEVER,
+        )
+        new_done = ops.where(
+            (new_scores > NEVER)[..., None], extended[:, :beam_size], PAD
+        )
+        scores, kept = ops.top_k(
+            ops.concatenate([scores, new_scores], axis=1), beam_size
+        )
+        done = _pick(
+            ops.concatenate([done, new_done], axis=1), ops.cast(kept, "int32")
+        )
+
+        # Alive: the K best that do not end.
+        log_probs, kept = ops.top_k(ops.where(ends, NEVER, best), beam_size)
+        kept = ops.cast(kept, "int32")
+        alive = _pick(extended, kept)
+        tokens = ops.take_along_axis(tokens, kept, axis=1)
+        origin = ops.take_along_axis(beams, kept, axis=1) + rows
+        origin = ops.reshape(origin, (-1,))
+        cache = keras.tree.map_structure(
+            lambda x: ops.take(x, origin, axis=0), cache
+        )
+        return index + 1, tokens, alive, log_probs, done, scores, cache
+
+    hypotheses = ops.full((batch, beam_size, longest), PAD, dtype="int32")
+    first_only = ops.arange(beam_size) > 0  # all beams are the same at first
+    nothing = ops.full((batch, beam_size), NEVER, dtype="float32")
+    _, _, _, _, done, scores, _ = ops.while_loop(
+        unfinished,
+        step,
+        (
+            ops.cast(0, "int32"),
+            ops.full((batch, beam_size), start_id, dtype="int32"),
+            hypotheses,
+            ops.where(first_only, nothing, 0.0),
+            hypotheses,
+            nothing,
+            cache,
+        ),
+    )
+    return done, scores
+
+
+def _log_probs(logits, index, limits, end_id):
+    """Log-probabilities `(N, V)`; a row at its limit may only end."""
+    log_probs = ops.log_softmax(ops.cast(logits, "float32"))
+    is_end = ops.equal(ops.arange(log_probs.shape[-1]), end_id)
+    allowed = is_end | (index + 1 < limits)[:, None]
+    over = (index + 1 > limits)[:, None]
+    return ops.where(allowed & ~over, log_probs, NEVER)
+
+
+def _pick(sequences, beams):
+    """`(B, n, L)` at beams `(B, m)` gives `(B, m, L)`."""
+    return ops.take_along_axis(sequences, beams[..., None], axis=1)

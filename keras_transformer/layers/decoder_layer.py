@@ -1,0 +1,134 @@
+"""The decoder layer: section 3.1 and figure 1, right.
+
+Shapes: B batch, T target length, S source length, H heads, D d_model.
+"""
+
+import keras
+
+from keras_transformer.layers.residual_layer import ResidualLayer
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(ResidualLayer):
+    """Causal self-attention, attention to the memory, feed-forward network.
+
+    x = LayerNorm(x + Dropout(CausalSelfAttention(x)))
+    x = LayerNorm(x + Dropout(CrossAttention(x, memory)))
+    x = LayerNorm(x + Dropout(FFN(x)))
+
+    Constructor arguments are those of `EncoderLayer`.
+
+    Call arguments:
+        x: `(B, T, D)`, the target.
+        memory: `(B, S, D)`, the encoder's output. May be `None` when
+            `memory_cache` is given.
+        x_mask: boolean `(B, T)`, True at real target positions. Defaults to
+            the implicit Keras mask of `x`.
+        memory_mask: boolean `(B, S)`, True at real *source* positions.
+            Defaults to the implicit Keras mask of `memory`.
+        return_attention_scores: also return the weights of the attention to
+            the memory, `(B, H, T, S)`.
+        cache, cache_index: for decoding step by step, see `empty_cache`.
+        memory_cache: the memory's keys and values, see `project_memory`.
+            `x` may then hold several rows (beams) for each row of memory.
+        training: whether dropout is on.
+
+    Returns:
+        `(B, T, D)`, and if asked for the weights, and with `cache_index` the
+        updated cache.
+
+    Raises:
+        ValueError: if `x` is not D wide, or D not divisible by H.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.self_attention = self._attention("self_attention", 0)
+        self.self_attention_dropout = self._dropout("self_dropout", 1)
+        self.self_attention_norm = self._norm("self_attention_norm")
+        self.cross_attention = self._attention("cross_attention", 2)
+        self.cross_attention_dropout = self._dropout("cross_dropout", 3)
+        self.cross_attention_norm = self._norm("cross_attention_norm")
+        self.feed_forward = self._feed_forward("feed_forward", 4)
+        self.feed_forward_dropout = self._dropout("feed_forward_dropout", 5)
+        self.feed_forward_norm = self._norm("feed_forward_norm")
+
+    def build(self, x_shape, memory_shape=None):
+        self._check_width(x_shape)
+        self.self_attention.build(x_shape)
+        self.cross_attention.build(x_shape, memory_shape)
+        self.feed_forward.build(x_shape)
+        for layer in (
+            self.self_attention_dropout,
+            self.self_attention_norm,
+            self.cross_attention_dropout,
+            self.cross_attention_norm,
+            self.feed_forward_dropout,
+            self.feed_forward_norm,
+        ):
+            layer.build(x_shape)
+
+    def empty_cache(self, batch_size, length):
+        """Room for the target's keys and values at `length` positions."""
+        return self.self_attention.empty_cache(batch_size, length)
+
+    def project_memory(self, memory):
+        """The memory's keys and values, projected once for all steps."""
+        return self.cross_attention.project(memory)
+
+    def call(
+        self,
+        x,
+        memory=None,
+        x_mask=None,
+        memory_mask=None,
+        return_attention_scores=False,
+        cache=None,
+        cache_index=None,
+        memory_cache=None,
+        training=None,
+    ):
+        def attend(h):
+            return self.self_attention(
+                h,
+                h,
+                value_mask=x_mask,
+                use_causal_mask=True,
+                cache=cache,
+                cache_index=cache_index,
+                training=training,
+            )
+
+        def attend_to_memory(h):
+            return self.cross_attention(
+                h,
+                memory,
+                value_mask=memory_mask,
+                cache=memory_cache,
+                return_attention_scores=return_attention_scores,
+                training=training,
+            )
+
+        x, caches = self._residual(
+            x,
+            attend,
+            self.self_attention_norm,
+            self.self_attention_dropout,
+            training,
+        )
+        x, scores = self._residual(
+            x,
+            attend_to_memory,
+            self.cross_attention_norm,
+            self.cross_attention_dropout,
+            training,
+        )
+        x, _ = self._residual(
+            x,
+            lambda h: self.feed_forward(h, training=training),
+            self.feed_forward_norm,
+            self.feed_forward_dropout,
+            training,
+        )
+        extras = (*scores, *caches)
+        return (x, *extras) if extras else x

@@ -1,0 +1,99 @@
+"""Position-wise feed-forward network: section 3.3 of the paper."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class FeedForward(keras.layers.Layer):
+    """Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2.
+
+    W_1 has shape `(D, d_ff)`, W_2 `(d_ff, D)`. No residual and no
+    normalisation: these belong to the layer around it.
+
+    Args:
+        d_model: D, width of the output.
+        d_ff: width of the inner layer.
+        activation: of the inner layer. Defaults to "relu".
+        dropout_rate: rate of dropout on the inner layer's output. The paper
+            has none here, hence the default 0.
+        use_bias: whether b_1 and b_2 exist. Defaults to True.
+        kernel_initializer: of both matrices.
+        seed: seed of the dropout.
+
+    Call arguments:
+        x: `(..., D)`.
+        training: whether dropout is on.
+
+    Raises:
+        ValueError: if a width is not positive.
+    """
+
+    def __init__(
+        self,
+        d_model,
+        d_ff,
+        activation="relu",
+        dropout_rate=0.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if min(d_model, d_ff) < 1:
+            raise ValueError(
+                "`d_model` and `d_ff` must be positive. "
+                f"Received: d_model={d_model}, d_ff={d_ff}"
+            )
+        self.supports_masking = True
+        self.d_model = d_model
+        self.d_ff = d_ff
+        self.activation = keras.activations.get(activation)
+        self.dropout_rate = dropout_rate
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.seed = seed
+        self.inner = self._dense(d_ff, "inner", self.activation)
+        self.outer = self._dense(d_model, "outer", None)
+        self.dropout = keras.layers.Dropout(
+            dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout"
+        )
+
+    def _dense(self, units, name, activation):
+        return keras.layers.Dense(
+            units,
+            activation=activation,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, input_shape):
+        inner_shape = (*input_shape[:-1], self.d_ff)
+        self.inner.build(input_shape)
+        self.dropout.build(inner_shape)
+        self.outer.build(inner_shape)
+
+    def call(self, x, training=None):
+        x = self.inner(x)  # [..., d_ff]
+        if self.dropout_rate:
+            x = self.dropout(x, training=training)
+        return self.outer(x)  # [..., D]
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.d_model)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "activation": keras.activations.serialize(self.activation),
+            "dropout_rate": self.dropout_rate,
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "seed": self.seed,
+        }

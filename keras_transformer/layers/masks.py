@@ -1,0 +1,69 @@
+"""Masks: which position may attend to which. True = may attend.
+
+Shapes: B batch, T query length, S key length.
+"""
+
+from keras import ops
+
+# A finite stand-in for minus infinity: half of float32's lowest value, so
+# that neither a subtraction nor a fully masked row can produce NaN.
+LOWEST = -1.7e38
+
+
+def padding_mask(token_ids, pad_id=0):
+    """Marks the real tokens.
+
+    ```
+    padding_mask([[7, 5, 3, 0, 0]])  ->  [[1 1 1 0 0]]
+    ```
+
+    Args:
+        token_ids: integer tensor of shape `(B, S)`.
+        pad_id: the id that stands for "nothing here". Defaults to 0.
+
+    Returns:
+        Boolean tensor of shape `(B, S)`.
+    """
+    return ops.not_equal(token_ids, pad_id)
+
+
+def causal_mask(query_length, key_length=None, offset=0):
+    """Hides the future: section 3.1, "prevent positions from attending to
+    subsequent positions".
+
+    ```
+    causal_mask(4)            causal_mask(2, 5, offset=2)
+      1 0 0 0                   1 1 1 0 0
+      1 1 0 0                   1 1 1 1 0
+      1 1 1 0
+      1 1 1 1
+    ```
+
+    Args:
+        query_length: T, an integer or scalar tensor.
+        key_length: S. Defaults to `query_length`.
+        offset: the position of the first query among the keys; what a
+            decoder that works step by step has already produced.
+
+    Returns:
+        Boolean tensor of shape `(1, T, S)`.
+    """
+    key_length = query_length if key_length is None else key_length
+    queries = ops.expand_dims(ops.arange(query_length), 1) + offset  # [T, 1]
+    keys = ops.expand_dims(ops.arange(key_length), 0)  # [1, S]
+    return ops.expand_dims(ops.less_equal(keys, queries), 0)
+
+
+def combine_masks(*masks):
+    """The conjunction of the masks that are not `None`, or `None`.
+
+    Each mask is broadcastable to `(B, T, S)`; numbers count as true where
+    they are not zero.
+    """
+    combined = None
+    for mask in masks:
+        if mask is None:
+            continue
+        mask = ops.cast(mask, "bool")
+        combined = mask if combined is None else combined & mask
+    return combined

@@ -1,0 +1,364 @@
+"""Multi-head attention: section 3.2 and figure 2 of the paper.
+
+Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.masks import LOWEST, causal_mask, combine_masks
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
+    """Equation 1: Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
+
+    Scores and softmax are computed in float32 whatever the inputs are.
+
+    Args:
+        query: tensor of shape `(B, H, T, K)`.
+        key: tensor of shape `(B, H, S, K)`.
+        value: tensor of shape `(B, H, S, K)`.
+        mask: boolean, broadcastable to `(B, H, T, S)`; True where a query may
+            attend to a key. Defaults to attending everywhere.
+        dropout: a function applied to the weights, or `None`.
+
+    Returns:
+        The weighted values `(B, H, T, K)` and the weights `(B, H, T, S)`, both
+        in the dtype of `value`. A query that may attend to nothing gets zeros.
+    """
+    query = ops.cast(query, "float32") / math.sqrt(query.shape[-1])
+    key = ops.cast(key, "float32")
+    scores = ops.matmul(query, ops.swapaxes(key, -2, -1))  # [B, H, T, S]
+    if mask is None:
+        weights = ops.softmax(scores)
+    else:
+        weights = ops.softmax(ops.where(mask, scores, LOWEST))
+        weights = weights * _attends_somewhere(mask, weights.dtype)
+    weights = ops.cast(weights, value.dtype)
+    dropped = weights if dropout is None else dropout(weights)
+    return ops.matmul(dropped, value), weights
+
+
+def fused_attention(query, key, value, mask=None):
+    """Equation 1 by the backend's own kernel, which keeps no weights.
+
+    Takes and gives what `scaled_dot_product_attention` does, less the weights.
+    """
+    inputs = [ops.swapaxes(x, 1, 2) for x in (query, key, value)]
+    if mask is None:
+        output = ops.dot_product_attention(*inputs)
+        return ops.swapaxes(output, 1, 2)
+    # Kernels disagree on rows with nothing to attend to (NaN, or the mean
+    # of all values), so these rows see everything and are zeroed after.
+    somewhere = ops.any(mask, axis=-1, keepdims=True)
+    shape = (ops.shape(query)[0], 1, ops.shape(query)[2], ops.shape(key)[2])
+    visible = ops.broadcast_to(mask | ~somewhere, shape)
+    output = ops.dot_product_attention(*inputs, mask=visible)
+    output = ops.swapaxes(output, 1, 2)
+    return output * _attends_somewhere(mask, output.dtype)
+
+
+def _attends_somewhere(mask, dtype):
+    return ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    """MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O, section 3.2.2.
+
+    head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
+
+    The weights are W^Q and W^K of shape `(D, H·d_k)`, W^V `(D, H·d_v)` and W^O
+    `(H·d_v, D)`, with a bias each. Arguments have the names of
+    `keras.layers.MultiHeadAttention`, so that swapping one for the other is
+    one import. Relative to that layer: a row that may attend to nothing
+    gives zeros on every path, masks are read and never removed from the
+    inputs, scores and softmax are in float32, and kernels are stored as
+    matrices, so that Glorot initialisation sees the true fan-in.
+
+    Args:
+        num_heads: H.
+        key_dim: d_k, the width of each head's queries and keys.
+        value_dim: d_v. Defaults to `key_dim`.
+        dropout: rate of dropout on the attention weights. Defaults to 0.
+        use_bias: whether the four projections have a bias. Defaults to True.
+        output_shape: width of the output. Defaults to that of the query.
+        kernel_initializer, bias_initializer, kernel_regularizer,
+        bias_regularizer, kernel_constraint, bias_constraint: as in `Dense`.
+        seed: seed of the dropout.
+
+    Call arguments:
+        query: `(B, T, D)`.
+        value: `(B, S, D)`. May be `None` when `cache` holds projected keys.
+        key: `(B, S, D)`. Defaults to `value`.
+        query_mask, value_mask, key_mask: boolean `(B, T)` or `(B, S)`, filled
+            in by Keras from implicit masks when not given.
+        attention_mask: boolean `(B, T, S)` or broadcastable to it, True where
+            a query may attend.
+        return_attention_scores: also return the weights `(B, H, T, S)`.
+        use_causal_mask: hide later keys from each query.
+        cache: a dictionary of `key` `(B, H, S, d_k)` and `value`
+            `(B, H, S, d_v)`. With `cache_index` the new keys and values are
+            written there, the queries see what is at or before them (padding
+            masks are not read), and the new cache is returned last. Without it the cache is read as it is:
+            see `project`. The batch of `query` may then be a multiple of the
+            cache's: queries of one row (beams) share its keys uncopied.
+        cache_index: scalar, position of the first query in the cache.
+        training: whether dropout is on.
+
+    Returns:
+        `(B, T, D)`, and if asked for the weights, and with `cache_index` the
+        updated cache.
+
+    Raises:
+        ValueError: if a dimension is not positive, or the query is not of
+            rank 3.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        dropout=0.0,
+        use_bias=True,
+        output_shape=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        value_dim = key_dim if value_dim is None else value_dim
+        if min(num_heads, key_dim, value_dim) < 1:
+            raise ValueError(
+                "`num_heads`, `key_dim` and `value_dim` must be positive. "
+                f"Received: num_heads={num_heads}, key_dim={key_dim}, "
+                f"value_dim={value_dim}"
+            )
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.output_dim = output_shape
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.seed = seed
+
+        self.query_projection = self._dense(num_heads * key_dim, "query")
+        self.key_projection = self._dense(num_heads * key_dim, "key")
+        self.value_projection = self._dense(num_heads * value_dim, "value")
+        self.weight_dropout = keras.layers.Dropout(
+            dropout, seed=seed, dtype=self.dtype_policy, name="dropout"
+        )
+
+    def _dense(self, units, name):
+        return keras.layers.Dense(
+            units,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            bias_initializer=self.bias_initializer.clone(),
+            kernel_regularizer=self.kernel_regularizer,
+            bias_regularizer=self.bias_regularizer,
+            kernel_constraint=self.kernel_constraint,
+            bias_constraint=self.bias_constraint,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        if len(query_shape) != 3:
+            raise ValueError(
+                "`query` must have shape (batch, length, features). "
+                f"Received: query.shape={tuple(query_shape)}"
+            )
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        self.output_projection = self._dense(
+            self.output_dim or query_shape[-1], "output"
+        )
+        self.query_projection.build(query_shape)
+        self.key_projection.build(key_shape)
+        self.value_projection.build(value_shape)
+        self.output_projection.build(
+            (*query_shape[:-1], self.num_heads * self.value_dim)
+        )
+        self.weight_dropout.build(query_shape)
+
+    def _split_heads(self, x, width):
+        """`(B, T, H·K)` to `(B, H, T, K)`."""
+        batch, length = ops.shape(x)[:2]
+        x = ops.reshape(x, (batch, length, self.num_heads, width))
+        return ops.swapaxes(x, 1, 2)
+
+    def project(self, value, key=None):
+        """Projects keys and values once, for a cache that is only read."""
+        key = value if key is None else key
+        return {
+            "key": self._split_heads(self.key_projection(key), self.key_dim),
+            "value": self._split_heads(
+                self.value_projection(value), self.value_dim
+            ),
+        }
+
+    def empty_cache(self, batch_size, length):
+        """A cache of zeros with room for `length` positions."""
+
+        def room(width):
+            shape = (batch_size, self.num_heads, length, width)
+            return ops.zeros(shape, self.compute_dtype)
+
+        return {"key": room(self.key_dim), "value": room(self.value_dim)}
+
+    def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        cache=None,
+        cache_index=None,
+    ):
+        batch, length = ops.shape(query)[:2]
+        queries = self.query_projection(query)
+        offset = 0
+        if cache is None:
+            heads = self.project(value, key)
+        elif cache_index is None:
+            heads = cache
+            # Rows that share their keys become one row with more queries.
+            queries = ops.reshape(
+                queries, (ops.shape(cache["key"])[0], -1, queries.shape[-1])
+            )
+        else:
+            heads = _write(cache, self.project(value, key), cache_index)
+            offset = cache_index
+        mask = None
+        if cache_index is None:
+            mask = combine_masks(
+                _rows(query_mask), _columns(value_mask), _columns(key_mask)
+            )
+        if use_causal_mask or cache_index is not None:
+            keys = ops.shape(heads["key"])[2]
+            mask = combine_masks(mask, causal_mask(length, keys, offset))
+        mask = combine_masks(mask, attention_mask)
+        output, weights = self._attend(
+            self._split_heads(queries, self.key_dim),
+            heads,
+            None if mask is None else ops.expand_dims(mask, -3),
+            return_attention_scores,
+            training,
+        )
+        output = ops.reshape(
+            ops.swapaxes(output, 1, 2),
+            (batch, length, self.num_heads * self.value_dim),
+        )
+        returned = [self.output_projection(output)]
+        if return_attention_scores:
+            returned.append(weights)
+        if cache_index is not None:
+            returned.append(heads)
+        return tuple(returned) if len(returned) > 1 else returned[0]
+
+    def _attend(self, query, heads, mask, return_weights, training):
+        drops = bool(self.dropout) and training
+        # TensorFlow has no fused kernel: there Keras' own function is
+        # equation 1 again, without the guarantees above.
+        if (
+            keras.backend.backend() != "tensorflow"
+            and not return_weights
+            and not drops
+            and self.value_dim == self.key_dim
+        ):
+            return fused_attention(
+                query, heads["key"], heads["value"], mask
+            ), None
+
+        def dropout(weights):
+            return self.weight_dropout(weights, training=training)
+
+        return scaled_dot_product_attention(
+            query,
+            heads["key"],
+            heads["value"],
+            mask,
+            (drops and dropout) or None,
+        )
+
+    def compute_output_shape(
+        self, query_shape, value_shape=None, key_shape=None
+    ):
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "output_shape": self.output_dim,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "bias_initializer": keras.initializers.serialize(
+                self.bias_initializer
+            ),
+            "kernel_regularizer": keras.regularizers.serialize(
+                self.kernel_regularizer
+            ),
+            "bias_regularizer": keras.regularizers.serialize(
+                self.bias_regularizer
+            ),
+            "kernel_constraint": keras.constraints.serialize(
+                self.kernel_constraint
+            ),
+            "bias_constraint": keras.constraints.serialize(
+                self.bias_constraint
+            ),
+            "seed": self.seed,
+        }
+
+
+def _write(cache, new, index):
+    """`cache` with `new` at position `index`, in plain operations that every
+    backend and server knows."""
+    room = ops.shape(cache["key"])[2]
+    length = ops.shape(new["key"])[2]
+    if isinstance(length, int) and length == 1:
+        here = ops.equal(ops.arange(room), index)[:, None]  # [S, 1]
+        return {k: ops.where(here, new[k], cache[k]) for k in cache}
+    positions = ops.arange(room) - index
+    source = ops.clip(positions, 0, length - 1)
+    here = ((positions >= 0) & (positions < length))[:, None]
+    return {
+        k: ops.where(here, ops.take(new[k], source, axis=2), cache[k])
+        for k in cache
+    }
+
+
+def _rows(mask):
+    return None if mask is None else ops.expand_dims(mask, -1)
+
+
+def _columns(mask):
+    return None if mask is None else ops.expand_dims(mask, -2)

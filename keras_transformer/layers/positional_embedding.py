@@ -1,0 +1,185 @@
+"""Embeddings and positions: sections 3.4 and 3.5 of the paper.
+
+Shapes: B batch, T length, D d_model, V vocabulary.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+
+def positional_encoding(positions, d_model):
+    """Section 3.5: sine on even, cosine on odd dimensions, interleaved.
+
+    PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))
+    PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
+
+    Computed in float32: bfloat16 cannot tell position 256 from 257.
+
+    Args:
+        positions: tensor of shape `(T,)`.
+        d_model: D, any positive integer.
+
+    Returns:
+        float32 tensor of shape `(T, D)`.
+    """
+    pairs = (d_model + 1) // 2
+    rates = [10000.0 ** (-2 * i / d_model) for i in range(pairs)]
+    rates = ops.convert_to_tensor(rates, dtype="float32")
+    angles = ops.cast(positions, "float32")[:, None] * rates  # [T, D/2]
+    waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+    return ops.reshape(waves, (-1, 2 * pairs))[:, :d_model]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PositionalEmbedding(keras.layers.Layer):
+    """Dropout(E[ids] · √d_model + PE), and back: x Eᵀ.
+
+    The table E of shape `(V, D)` serves as embedding and, called with
+    `reverse=True`, as the pre-softmax projection ("we share the same weight
+    matrix", section 3.4). E starts normal with standard deviation
+    D^-0.5, so that scaled embeddings and logits both have unit variance.
+
+    Args:
+        vocab_size: V.
+        d_model: D.
+        positions: "sinusoidal" (section 3.5, any length), "learned" (table 3,
+            row E) or `None`.
+        max_length: number of learned positions; needed by "learned" alone.
+        dropout_rate: rate of dropout on the sum, section 5.4. Defaults to 0.1.
+        mask_zero: whether id 0 is padding, marked for the layers that follow
+            by an implicit Keras mask. Defaults to True.
+        embeddings_initializer: of E. Defaults to normal, see above.
+        seed: seed of the dropout.
+
+    Call arguments:
+        x: integer ids `(B, T)`; with `reverse=True`, `(B, T, D)`.
+        offset: scalar, position of the first token. Defaults to 0; a decoder
+            that works step by step passes the step.
+        reverse: project to logits instead. Defaults to False.
+        training: whether dropout is on.
+
+    Returns:
+        `(B, T, D)`, or float32 logits `(B, T, V)` with `reverse=True`.
+
+    Raises:
+        ValueError: for an unknown kind of positions, learned positions without
+            `max_length`, or a sequence longer than `max_length`.
+    """
+
+    def __init__(
+        self,
+        vocab_size,
+        d_model,
+        positions="sinusoidal",
+        max_length=None,
+        dropout_rate=0.1,
+        mask_zero=True,
+        embeddings_initializer=None,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if min(vocab_size, d_model) < 1:
+            raise ValueError(
+                "`vocab_size` and `d_model` must be positive. "
+                f"Received: vocab_size={vocab_size}, d_model={d_model}"
+            )
+        if positions not in ("sinusoidal", "learned", None):
+            raise ValueError(
+                '`positions` must be "sinusoidal", "learned" or None. '
+                f"Received: positions={positions!r}"
+            )
+        if positions == "learned" and not max_length:
+            raise ValueError(
+                "Learned positions need `max_length`, the number of positions "
+                f"to learn. Received: max_length={max_length}"
+            )
+        self.supports_masking = True
+        self.vocab_size = vocab_size
+        self.d_model = d_model
+        self.positions = positions
+        self.max_length = max_length
+        self.dropout_rate = dropout_rate
+        self.mask_zero = mask_zero
+        self.embeddings_initializer = keras.initializers.get(
+            embeddings_initializer
+            or keras.initializers.RandomNormal(stddev=d_model**-0.5)
+        )
+        self.seed = seed
+        self.dropout = keras.layers.Dropout(
+            dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout"
+        )
+
+    def build(self, input_shape):
+        self.embeddings = self.add_weight(
+            shape=(self.vocab_size, self.d_model),
+            initializer=self.embeddings_initializer,
+            name="embeddings",
+        )
+        if self.positions == "learned":
+            self.position_embeddings = self.add_weight(
+                shape=(self.max_length, self.d_model),
+                initializer=keras.initializers.RandomNormal(
+                    stddev=self.d_model**-0.5
+                ),
+                name="position_embeddings",
+            )
+        self.dropout.build((*input_shape[:2], self.d_model))
+
+    def call(self, x, offset=0, reverse=False, training=None):
+        if reverse:
+            return self._logits(x)
+        # A strategy that builds the model from averaged ids hands in floats.
+        ids = ops.cast(x, "int32")
+        tokens = ops.take(self.embeddings, ids, axis=0)  # [B, T, D]
+        tokens = ops.cast(tokens, "float32") * math.sqrt(self.d_model)
+        if self.positions is not None:
+            tokens = tokens + self._positions(ids, offset)
+        tokens = ops.cast(tokens, self.compute_dtype)
+        return self.dropout(tokens, training=training)
+
+    def _positions(self, ids, offset):
+        length = ops.shape(ids)[1]
+        positions = ops.arange(length) + offset
+        if self.positions == "sinusoidal":
+            return positional_encoding(positions, self.d_model)  # [T, D]
+        if isinstance(length, int) and length > self.max_length:
+            raise ValueError(
+                "A sequence may not be longer than the learned positions. "
+                f"Received: length={length}, max_length={self.max_length}. "
+                'Cut the sequence, or use positions="sinusoidal".'
+            )
+        table = ops.cast(self.position_embeddings, "float32")
+        return ops.take(table, positions, axis=0)
+
+    def _logits(self, x):
+        table = ops.transpose(ops.cast(self.embeddings, x.dtype))  # [D, V]
+        return ops.cast(ops.matmul(x, table), "float32")
+
+    def compute_mask(self, inputs, previous_mask=None):
+        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
+        if self.mask_zero and is_ids:
+            return ops.not_equal(inputs, 0)
+        return previous_mask
+
+    def compute_output_spec(self, x, offset=0, reverse=False, training=None):
+        width = self.vocab_size if reverse else self.d_model
+        dtype = "float32" if reverse else self.compute_dtype
+        return keras.KerasTensor((*x.shape[:2], width), dtype=dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+            "positions": self.positions,
+            "max_length": self.max_length,
+            "dropout_rate": self.dropout_rate,
+            "mask_zero": self.mask_zero,
+            "embeddings_initializer": keras.initializers.serialize(
+                self.embeddings_initializer
+            ),
+            "seed": self.seed,
+        }

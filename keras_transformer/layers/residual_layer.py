@@ -1,0 +1,142 @@
+"""What the encoder and the decoder layer share: figure 1, "Add & Norm"."""
+
+import keras
+
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+
+
+class ResidualLayer(keras.layers.Layer):
+    """What the encoder and the decoder layer share: arguments, and sub-layers
+    wrapped as `LayerNorm(x + Dropout(Sublayer(x)))`, or with `norm_first` as
+    `x + Dropout(Sublayer(LayerNorm(x)))`.
+    """
+
+    def __init__(
+        self,
+        d_model,
+        num_heads,
+        d_ff,
+        dropout_rate=0.1,
+        attention_dropout_rate=0.0,
+        activation_dropout_rate=0.0,
+        norm_first=False,
+        key_dim=None,
+        value_dim=None,
+        activation="relu",
+        use_bias=True,
+        layer_norm_epsilon=1e-6,
+        kernel_initializer="glorot_uniform",
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if key_dim is None and d_model % num_heads:
+            raise ValueError(
+                "`d_model` must be divisible by `num_heads`, so that every "
+                "head has d_k = d_model / num_heads dimensions. "
+                f"Received: d_model={d_model}, num_heads={num_heads}. "
+                "Choose another number of heads, or pass `key_dim`."
+            )
+        self.supports_masking = True
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.activation_dropout_rate = activation_dropout_rate
+        self.norm_first = norm_first
+        self.key_dim = key_dim or d_model // num_heads
+        self.value_dim = value_dim or self.key_dim
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.seed = seed
+
+    def _seed(self, site):
+        """Each site of dropout its own seed, or all would drop alike."""
+        return None if self.seed is None else self.seed + site
+
+    def _attention(self, name, site):
+        return MultiHeadAttention(
+            self.num_heads,
+            self.key_dim,
+            self.value_dim,
+            dropout=self.attention_dropout_rate,
+            use_bias=self.use_bias,
+            output_shape=self.d_model,
+            kernel_initializer=self.kernel_initializer.clone(),
+            seed=self._seed(site),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _feed_forward(self, name, site):
+        return FeedForward(
+            self.d_model,
+            self.d_ff,
+            activation=self.activation,
+            dropout_rate=self.activation_dropout_rate,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            seed=self._seed(site),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name):
+        return keras.layers.LayerNormalization(
+            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
+    def _dropout(self, name, site):
+        return keras.layers.Dropout(
+            self.dropout_rate,
+            seed=self._seed(site),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _residual(self, x, sublayer, norm, dropout, training):
+        """One sub-layer with its residual connection.
+
+        `sublayer` gives a tensor, or a tuple of a tensor and extras; so
+        returned are a tensor and a tuple of extras.
+        """
+        y = sublayer(norm(x) if self.norm_first else x)
+        y, *extras = y if isinstance(y, tuple) else (y,)
+        y = x + dropout(y, training=training)
+        return (y if self.norm_first else norm(y)), extras
+
+    def _check_width(self, shape):
+        if shape[-1] != self.d_model:
+            raise ValueError(
+                f"The input of {self.name} must be d_model wide, because it "
+                "is added to the output. Received: "
+                f"x.shape={tuple(shape)}, d_model={self.d_model}"
+            )
+
+    def compute_output_shape(self, x_shape, *args, **kwargs):
+        return x_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention_dropout_rate,
+            "activation_dropout_rate": self.activation_dropout_rate,
+            "norm_first": self.norm_first,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "seed": self.seed,
+        }

@@ -1,0 +1,157 @@
+"""Loss and metrics over the real tokens of a batch: section 5.4.
+
+Shapes: B batch, T target length, V vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.config import PAD
+
+
+def smoothed_cross_entropy(labels, logits, label_smoothing=0.0):
+    """Cross-entropy to (1 − ε) · one-hot(label) + ε / V, for each token.
+
+    Computed as nll + ε · (logit of the label − mean of the logits), which is
+    the same and needs no smoothed target of size V.
+
+    Args:
+        labels: integer ids `(B, T)`.
+        logits: float32 `(B, T, V)`.
+        label_smoothing: ε. Defaults to 0, plain cross-entropy.
+
+    Returns:
+        float32 `(B, T)`.
+    """
+    labels = ops.cast(labels, "int32")
+    loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    if not label_smoothing:
+        return loss
+    gold = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return loss + label_smoothing * (gold - ops.mean(logits, axis=-1))
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LabelSmoothedCrossEntropy(keras.losses.Loss):
+    """Section 5.4: smoothed cross-entropy, averaged over real tokens.
+
+    Padding carries no loss and no smoothing; a batch of padding alone has
+    loss 0. Under a distribution strategy the mean over one replica's tokens
+    is not the mean over the batch: pass `reduction="sum"` and sample weights
+    of 1 / (real tokens of the whole batch), as `keras_transformer.training`
+    does.
+
+    Args:
+        label_smoothing: ε, spread over all V classes. Defaults to 0.1.
+        pad_id: label that carries no loss. Defaults to 0.
+        reduction: "mean_with_sample_weight" (default), "sum" or "none".
+    """
+
+    def __init__(
+        self,
+        label_smoothing=0.1,
+        pad_id=PAD,
+        reduction="mean_with_sample_weight",
+        name="label_smoothed_cross_entropy",
+        **kwargs,
+    ):
+        super().__init__(name=name, reduction=reduction, **kwargs)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                "`label_smoothing` must be in [0, 1). "
+                f"Received: label_smoothing={label_smoothing}"
+            )
+        self.label_smoothing = label_smoothing
+        self.pad_id = pad_id
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        real = real_tokens(y_true, self.pad_id)
+        if sample_weight is not None:
+            real = real * ops.cast(sample_weight, real.dtype)
+        return super().__call__(y_true, y_pred, real)
+
+    def call(self, y_true, y_pred):
+        return smoothed_cross_entropy(y_true, y_pred, self.label_smoothing)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "label_smoothing": self.label_smoothing,
+            "pad_id": self.pad_id,
+        }
+
+
+def real_tokens(labels, pad_id=PAD):
+    """1.0 at real labels, 0.0 at padding."""
+    return ops.cast(ops.not_equal(labels, pad_id), "float32")
+
+
+class TokenMetric(keras.metrics.Metric):
+    """A mean over real tokens: batches count by their tokens, so the result
+    does not depend on how the data is cut into batches."""
+
+    def __init__(self, name, pad_id=PAD, **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.pad_id = pad_id
+        self.total = self.add_variable((), "zeros", name="total")
+        self.tokens = self.add_variable((), "zeros", name="tokens")
+
+    def values(self, y_true, y_pred):
+        """The quantity for each token, `(B, T)`."""
+        raise TypeError(
+            f"{type(self).__name__} must define `values(y_true, y_pred)`."
+        )
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        real = real_tokens(y_true, self.pad_id)
+        values = ops.cast(self.values(y_true, y_pred), "float32")
+        # Not a product: what stands at padding may be anything, even NaN.
+        self.total.assign_add(ops.sum(ops.where(real > 0, values, 0.0)))
+        self.tokens.assign_add(ops.sum(real))
+
+    def result(self):
+        return ops.divide_no_nan(self.total, self.tokens)
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenLoss(TokenMetric):
+    """Cross-entropy per real token, unsmoothed unless asked otherwise."""
+
+    def __init__(self, name="nll", label_smoothing=0.0, **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.label_smoothing = label_smoothing
+
+    def values(self, y_true, y_pred):
+        return smoothed_cross_entropy(y_true, y_pred, self.label_smoothing)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "label_smoothing": self.label_smoothing,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Perplexity(TokenLoss):
+    """exp of the cross-entropy per real token, per word piece (table 3)."""
+
+    def __init__(self, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def result(self):
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenAccuracy(TokenMetric):
+    """Share of real tokens whose most probable class is the label."""
+
+    def __init__(self, name="accuracy", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def values(self, y_true, y_pred):
+        guesses = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        return ops.equal(guesses, ops.cast(y_true, "int32"))

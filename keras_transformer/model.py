@@ -1,0 +1,205 @@
+"""The Transformer: figure 1 of the paper as a functional Keras model.
+
+Shapes: B batch, T target length, S source length, D d_model, V vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from keras_transformer.config import PAD, TransformerConfig
+from keras_transformer.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    PositionalEmbedding,
+    padding_mask,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Transformer(keras.Model):
+    """Encoder and decoder over one or two vocabularies.
+
+    A functional model with named parts: `source_embedding`,
+    `encoder_layers`, `target_embedding`, `decoder_layers`. With a shared
+    vocabulary (the default) both embeddings and the projection to logits are
+    one layer, section 3.4; with two, the target's embedding is the projection.
+    Masks are made from the ids and handed to every layer by name.
+
+    Args:
+        config: a `TransformerConfig`.
+        seed: seed of the dropout; each layer derives its own.
+
+    Call arguments:
+        inputs: a dictionary of integer ids, padded with 0: `source` `(B, S)`
+            and `target` `(B, T)`, the target shifted right (it begins with
+            the start token).
+
+    Returns:
+        float32 logits `(B, T, V)`.
+    """
+
+    def __init__(self, config, seed=None, **kwargs):
+        # === Layers ===
+        dtype = kwargs.pop("dtype", None)
+        seeds = iter(range(seed, seed + 10**6, 10) if seed is not None else ())
+        embedding = {
+            "d_model": config.d_model,
+            "positions": config.positions,
+            "max_length": config.max_length,
+            "dropout_rate": config.dropout_rate,
+            "mask_zero": False,
+            "dtype": dtype,
+        }
+        layer = {
+            "d_model": config.d_model,
+            "num_heads": config.num_heads,
+            "d_ff": config.d_ff,
+            "dropout_rate": config.dropout_rate,
+            "attention_dropout_rate": config.attention_dropout_rate,
+            "activation_dropout_rate": config.activation_dropout_rate,
+            "norm_first": config.norm_first,
+            "key_dim": config.key_dim,
+            "value_dim": config.value_dim,
+            "activation": config.activation,
+            "use_bias": config.use_bias,
+            "layer_norm_epsilon": config.layer_norm_epsilon,
+            "dtype": dtype,
+        }
+        shared = config.shared_vocabulary
+        target_embedding = PositionalEmbedding(
+            config.vocab_size,
+            seed=next(seeds, None),
+            name="embedding" if shared else "target_embedding",
+            **embedding,
+        )
+        source_embedding = target_embedding
+        if not shared:
+            source_embedding = PositionalEmbedding(
+                config.source_vocab_size,
+                seed=next(seeds, None),
+                name="source_embedding",
+                **embedding,
+            )
+        encoder_layers = [
+            EncoderLayer(name=f"encoder_{i}", seed=next(seeds, None), **layer)
+            for i in range(config.num_layers)
+        ]
+        decoder_layers = [
+            DecoderLayer(name=f"decoder_{i}", seed=next(seeds, None), **layer)
+            for i in range(config.num_layers)
+        ]
+        encoder_norm = decoder_norm = None
+        if config.norm_first:
+            norm = {"epsilon": config.layer_norm_epsilon, "dtype": dtype}
+            encoder_norm = keras.layers.LayerNormalization(
+                name="encoder_norm", **norm
+            )
+            decoder_norm = keras.layers.LayerNormalization(
+                name="decoder_norm", **norm
+            )
+
+        # === Functional model ===
+        source = keras.Input((None,), dtype="int32", name="source")
+        target = keras.Input((None,), dtype="int32", name="target")
+        source_mask = padding_mask(source, PAD)  # [B, S]
+        target_mask = padding_mask(target, PAD)  # [B, T]
+        memory = source_embedding(source)  # [B, S, D]
+        for encoder_layer in encoder_layers:
+            memory = encoder_layer(memory, mask=source_mask)
+        if encoder_norm is not None:
+            memory = encoder_norm(memory)
+        x = target_embedding(target)  # [B, T, D]
+        for decoder_layer in decoder_layers:
+            x = decoder_layer(
+                x, memory, x_mask=target_mask, memory_mask=source_mask
+            )
+        if decoder_norm is not None:
+            x = decoder_norm(x)
+        logits = target_embedding(x, reverse=True)  # [B, T, V]
+        super().__init__(
+            inputs={"source": source, "target": target},
+            outputs=logits,
+            **kwargs,
+        )
+
+        # === Config ===
+        self.config = config
+        self.seed = seed
+        self.source_embedding = source_embedding
+        self.target_embedding = target_embedding
+        self.encoder_layers = encoder_layers
+        self.decoder_layers = decoder_layers
+        self.encoder_norm = encoder_norm
+        self.decoder_norm = decoder_norm
+        if dtype is not None:
+            self.dtype_policy = dtype
+
+    def encode(self, source):
+        """The memory `(B, S, D)` of source ids `(B, S)`, without dropout."""
+        mask = padding_mask(source, PAD)
+        x = self.source_embedding(source, training=False)
+        for layer in self.encoder_layers:
+            x = layer(x, mask=mask, training=False)
+        return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def project_memory(self, memory):
+        """Each decoder layer's keys and values of the memory, made once."""
+        return [layer.project_memory(memory) for layer in self.decoder_layers]
+
+    def empty_cache(self, batch_size, length):
+        """Room for the target's keys and values in every decoder layer."""
+        return [
+            layer.empty_cache(batch_size, length)
+            for layer in self.decoder_layers
+        ]
+
+    def decode_step(self, tokens, cache, index, memory_cache, memory_mask):
+        """One step of the decoder.
+
+        Args:
+            tokens: ids `(B·n,)` at position `index`: n beams to a sentence.
+            cache: see `empty_cache`, for B·n rows.
+            index: scalar, the position.
+            memory_cache: see `project_memory`, for B rows.
+            memory_mask: boolean `(B, S)`, True at real source tokens.
+
+        Returns:
+            float32 logits `(B·n, V)` of the next token, and the new cache.
+        """
+        x = self.target_embedding(tokens[:, None], offset=index, training=False)
+        new_cache = []
+        for layer, own, memory in zip(
+            self.decoder_layers, cache, memory_cache, strict=True
+        ):
+            x, own = layer(
+                x,
+                memory_mask=memory_mask,
+                cache=own,
+                cache_index=index,
+                memory_cache=memory,
+                training=False,
+            )
+            new_cache.append(own)
+        if self.decoder_norm is not None:
+            x = self.decoder_norm(x)
+        logits = self.target_embedding(x, reverse=True)
+        return ops.squeeze(logits, 1), new_cache
+
+    def get_config(self):
+        # A functional model's own config would not fit our constructor.
+        return {
+            "config": self.config.to_dict(),
+            "seed": self.seed,
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        dtype = config.pop("dtype", None)
+        if isinstance(dtype, dict):
+            dtype = keras.dtype_policies.deserialize(dtype)
+        shape = TransformerConfig.from_dict(config.pop("config"))
+        return cls(shape, dtype=dtype, **config)
