@@ -4,6 +4,11 @@ Importing this package needs Keras alone, on any backend. What needs TensorFlow
 is in `keras_transformer.data`, `.training`, `.evaluation` and `.saved_model`.
 """
 
+from keras_transformer import chatter
+
+if chatter.is_command(__name__):
+    chatter.silence()  # before the first import of Keras
+
 from keras_transformer.config import TransformerConfig
 from keras_transformer.decoding import (
     beam_search,

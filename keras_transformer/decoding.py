@@ -39,7 +39,7 @@ def greedy_search(step_fn, cache, limits, start_id=START, end_id=END):
         `(B,)`, the log-probability of the row.
     """
     limits = ops.cast(limits, "int32")
-    longest = ops.max(limits)
+    longest = ops.max(limits, initial=1)
     batch = ops.shape(limits)[0]
     sequences = ops.full((batch, longest), PAD, dtype="int32")
     positions = ops.arange(longest, dtype="int32")
@@ -89,16 +89,17 @@ def beam_search(
     continuations; it is scored log P / `length_penalty` and kept if it is
     among the K best finished so far. A sentence stops when its most probable
     prefix, divided by the largest penalty it could reach, cannot beat the
-    worst kept hypothesis; nothing can change after that, so what it returns
-    does not depend on the sentences beside it. At the limit only the end token
-    is allowed, so every hypothesis is finished.
+    worst kept hypothesis, or with K = 1, which is greedy search, at its first
+    end token. It is frozen then, so what it returns does not depend on the
+    sentences beside it. At the limit only the end token is allowed, so every
+    hypothesis is finished.
 
     Args:
         step_fn: the step function, see above, for N = B·K rows.
         cache: its first cache.
         limits: integers `(B,)`, the most tokens for each sentence, end token
             included. At least 1.
-        beam_size: K. One is greedy search.
+        beam_size: K, an integer; in a TensorFlow graph also a tensor.
         alpha: α ≥ 0 of the length penalty. Defaults to 0.6.
         start_id, end_id: default to the package's.
 
@@ -110,13 +111,16 @@ def beam_search(
     Raises:
         ValueError: if `beam_size` < 1 or `alpha` < 0.
     """
-    if beam_size < 1 or alpha < 0:
+    if any(
+        isinstance(x, int | float) and x < low
+        for x, low in ((beam_size, 1), (alpha, 0))
+    ):
         raise ValueError(
             "`beam_size` must be at least 1 and `alpha` at least 0. "
             f"Received: beam_size={beam_size}, alpha={alpha}"
         )
     limits = ops.cast(limits, "int32")
-    if beam_size == 1:
+    if isinstance(beam_size, int) and beam_size == 1:
         sequences, scores = greedy_search(
             step_fn, cache, limits, start_id, end_id
         )
@@ -125,17 +129,21 @@ def beam_search(
         return sequences[:, None], scores[:, None]
 
     batch = ops.shape(limits)[0]
-    longest = ops.max(limits)
+    longest = ops.max(limits, initial=1)
     positions = ops.arange(longest, dtype="int32")
     largest_penalty = length_penalty(limits, alpha)  # [B]
     rows = ops.arange(batch, dtype="int32")[:, None] * beam_size  # [B, 1]
 
+    def can_improve(log_probs, scores):
+        best, worst = ops.max(log_probs, axis=-1), ops.min(scores, axis=-1)
+        is_open = ops.equal(worst, NEVER) | (beam_size > 1)
+        return is_open & (best / largest_penalty > worst)  # [B]
+
     def unfinished(index, tokens, alive, log_probs, done, scores, cache):
-        best = ops.max(log_probs, axis=-1) / largest_penalty
-        can_improve = best > ops.min(scores, axis=-1)
-        return (index < longest) & ops.any(can_improve)
+        return (index < longest) & ops.any(can_improve(log_probs, scores))
 
     def step(index, tokens, alive, log_probs, done, scores, cache):
+        running = can_improve(log_probs, scores)[:, None]
         logits, cache = step_fn(ops.reshape(tokens, (-1,)), cache, index)
         vocab_size = logits.shape[-1]
         gained = _log_probs(
@@ -160,7 +168,7 @@ def beam_search(
 
         # Finished: ends among the K best, with the K best kept so far first,
         # so that a tie changes nothing.
-        finishing = ends[:, :beam_size]
+        finishing = ends[:, :beam_size] & running
         new_scores = ops.where(
             finishing,
             best[:, :beam_size] / length_penalty(index + 1, alpha),
@@ -177,7 +185,8 @@ def beam_search(
         )
 
         # Alive: the K best that do not end.
-        log_probs, kept = ops.top_k(ops.where(ends, NEVER, best), beam_size)
+        going_on = running & ~ends
+        log_probs, kept = ops.top_k(ops.where(going_on, best, NEVER), beam_size)
         kept = ops.cast(kept, "int32")
         alive = _pick(extended, kept)
         tokens = ops.take_along_axis(tokens, kept, axis=1)

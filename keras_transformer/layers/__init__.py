@@ -4,6 +4,7 @@ Shapes in this room: B batch, T target or query length, S source or key
 length, H heads, D d_model, K d_k or d_v.
 """
 
+from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
@@ -12,10 +13,7 @@ from keras_transformer.layers.masks import (
     combine_masks,
     padding_mask,
 )
-from keras_transformer.layers.multi_head_attention import (
-    MultiHeadAttention,
-    scaled_dot_product_attention,
-)
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_embedding import (
     PositionalEmbedding,
     positional_encoding,

@@ -3,65 +3,15 @@
 Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
 """
 
-import math
-
 import keras
 from keras import ops
 
-from keras_transformer.layers.masks import LOWEST, causal_mask, combine_masks
-
-
-def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
-    """Equation 1: Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
-
-    Scores and softmax are computed in float32 whatever the inputs are.
-
-    Args:
-        query: tensor of shape `(B, H, T, K)`.
-        key: tensor of shape `(B, H, S, K)`.
-        value: tensor of shape `(B, H, S, K)`.
-        mask: boolean, broadcastable to `(B, H, T, S)`; True where a query may
-            attend to a key. Defaults to attending everywhere.
-        dropout: a function applied to the weights, or `None`.
-
-    Returns:
-        The weighted values `(B, H, T, K)` and the weights `(B, H, T, S)`, both
-        in the dtype of `value`. A query that may attend to nothing gets zeros.
-    """
-    query = ops.cast(query, "float32") / math.sqrt(query.shape[-1])
-    key = ops.cast(key, "float32")
-    scores = ops.matmul(query, ops.swapaxes(key, -2, -1))  # [B, H, T, S]
-    if mask is None:
-        weights = ops.softmax(scores)
-    else:
-        weights = ops.softmax(ops.where(mask, scores, LOWEST))
-        weights = weights * _attends_somewhere(mask, weights.dtype)
-    weights = ops.cast(weights, value.dtype)
-    dropped = weights if dropout is None else dropout(weights)
-    return ops.matmul(dropped, value), weights
-
-
-def fused_attention(query, key, value, mask=None):
-    """Equation 1 by the backend's own kernel, which keeps no weights.
-
-    Takes and gives what `scaled_dot_product_attention` does, less the weights.
-    """
-    inputs = [ops.swapaxes(x, 1, 2) for x in (query, key, value)]
-    if mask is None:
-        output = ops.dot_product_attention(*inputs)
-        return ops.swapaxes(output, 1, 2)
-    # Kernels disagree on rows with nothing to attend to (NaN, or the mean
-    # of all values), so these rows see everything and are zeroed after.
-    somewhere = ops.any(mask, axis=-1, keepdims=True)
-    shape = (ops.shape(query)[0], 1, ops.shape(query)[2], ops.shape(key)[2])
-    visible = ops.broadcast_to(mask | ~somewhere, shape)
-    output = ops.dot_product_attention(*inputs, mask=visible)
-    output = ops.swapaxes(output, 1, 2)
-    return output * _attends_somewhere(mask, output.dtype)
-
-
-def _attends_somewhere(mask, dtype):
-    return ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
+from keras_transformer.layers.attention import (
+    fused_attention,
+    scaled_dot_product_attention,
+    write_cache,
+)
+from keras_transformer.layers.masks import causal_mask, combine_masks
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -102,9 +52,10 @@ class MultiHeadAttention(keras.layers.Layer):
         cache: a dictionary of `key` `(B, H, S, d_k)` and `value`
             `(B, H, S, d_v)`. With `cache_index` the new keys and values are
             written there, the queries see what is at or before them (padding
-            masks are not read), and the new cache is returned last. Without it the cache is read as it is:
-            see `project`. The batch of `query` may then be a multiple of the
-            cache's: queries of one row (beams) share its keys uncopied.
+            masks are not read), and the new cache is returned last. Without
+            it the cache is read as it is, see `project`; the batch of `query`
+            may then be a multiple of the cache's: queries of one row (beams)
+            share its keys uncopied.
         cache_index: scalar, position of the first query in the cache.
         training: whether dropout is on.
 
@@ -249,7 +200,7 @@ class MultiHeadAttention(keras.layers.Layer):
                 queries, (ops.shape(cache["key"])[0], -1, queries.shape[-1])
             )
         else:
-            heads = _write(cache, self.project(value, key), cache_index)
+            heads = write_cache(cache, self.project(value, key), cache_index)
             offset = cache_index
         mask = None
         if cache_index is None:
@@ -337,23 +288,6 @@ class MultiHeadAttention(keras.layers.Layer):
             ),
             "seed": self.seed,
         }
-
-
-def _write(cache, new, index):
-    """`cache` with `new` at position `index`, in plain operations that every
-    backend and server knows."""
-    room = ops.shape(cache["key"])[2]
-    length = ops.shape(new["key"])[2]
-    if isinstance(length, int) and length == 1:
-        here = ops.equal(ops.arange(room), index)[:, None]  # [S, 1]
-        return {k: ops.where(here, new[k], cache[k]) for k in cache}
-    positions = ops.arange(room) - index
-    source = ops.clip(positions, 0, length - 1)
-    here = ((positions >= 0) & (positions < length))[:, None]
-    return {
-        k: ops.where(here, ops.take(new[k], source, axis=2), cache[k])
-        for k in cache
-    }
 
 
 def _rows(mask):

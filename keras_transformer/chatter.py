@@ -1,0 +1,33 @@
+"""Keeps native libraries' start-up chatter off the command's terminal.
+
+TensorFlow and SentencePiece write to file descriptor 2 whatever Python's
+logging and `TF_CPP_MIN_LOG_LEVEL` say, from the moment they are imported. So
+this room is entered before Keras is, and only by the command: a library has no
+business with its user's terminal.
+"""
+
+import contextlib
+import os
+import sys
+import warnings
+
+DEBUG = "KERAS_TRANSFORMER_DEBUG"  # set it to see everything
+
+
+def is_command(package: str) -> bool:
+    """Whether this process is `keras-transformer` or `python -m` of it."""
+    script = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return script == "keras-transformer" or (
+        sys.orig_argv[1:3] == ["-m", package]
+    )
+
+
+def silence():
+    """Native chatter goes nowhere; Python's messages still reach the user."""
+    if os.environ.get(DEBUG):
+        return
+    warnings.filterwarnings("ignore")
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        sys.stderr = terminal

@@ -1,0 +1,120 @@
+"""Word pieces: byte-pair encoding by SentencePiece, inside the graph."""
+
+import hashlib
+import io
+from collections.abc import Iterable
+
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from keras_transformer.config import END, PAD, START, UNKNOWN
+
+SPECIAL = {"pad": PAD, "unk": UNKNOWN, "bos": START, "eos": END}
+
+
+def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
+    """Learns a byte-pair encoding.
+
+    Text is left as it is but for runs of spaces: case, accents and rare
+    characters survive the way there and back, what is not in the vocabulary
+    as bytes. Digits stand alone, so that numbers never seen are read as well.
+
+    Args:
+        sentences: of one language, or of both for a joint vocabulary.
+        vocab_size: number of pieces, among them 256 bytes and 4 special ones.
+
+    Raises:
+        ValueError: if the text does not hold `vocab_size` pieces, or the
+            vocabulary has no room for the characters of the text.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            character_coverage=0.9999,
+            byte_fallback=True,
+            split_digits=True,
+            normalization_rule_name="identity",
+            pad_id=PAD,
+            unk_id=UNKNOWN,
+            bos_id=START,
+            eos_id=END,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[-1]
+        raise ValueError(
+            "Cannot learn the vocabulary. "
+            f"Received: vocab_size={vocab_size}. SentencePiece says: {reason}"
+        ) from error
+    return Tokenizer(model.getvalue())
+
+
+class Tokenizer:
+    """A SentencePiece model, run by tensorflow-text.
+
+    Args:
+        model: the bytes of a SentencePiece model, in which padding is 0,
+            unknown 1, start 2 and end 3. Load only files that you trust: the
+            format is parsed by native code.
+
+    Raises:
+        ValueError: if the model cannot be read or has other special ids.
+    """
+
+    def __init__(self, model: bytes):
+        processor = sentencepiece.SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise ValueError(
+                "Not a SentencePiece model. "
+                f"Received: {len(model)} bytes that cannot be parsed."
+            ) from error
+        ids = {name: getattr(processor, f"{name}_id")() for name in SPECIAL}
+        if ids != SPECIAL:
+            raise ValueError(
+                f"The tokenizer's special ids must be {SPECIAL}. "
+                f"Received: {ids}. Train it with `train_tokenizer`."
+            )
+        self.model = model
+        self.vocab_size = processor.vocab_size()
+        self._processor = processor
+
+    @classmethod
+    def load(cls, path) -> "Tokenizer":
+        with open(path, "rb") as file:
+            return cls(file.read())
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.model).hexdigest()
+
+    def _operations(self):
+        """Made anew for each call or graph: `tf.random.set_seed` destroys
+        the resource behind every tokenizer that was made in eager mode."""
+        return tf_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
+
+    def encode(self, text) -> tf.RaggedTensor:
+        """Strings `(B,)` to ids `(B, None)`, each row with its end token."""
+        ids = self._operations().tokenize(text)
+        ends = tf.fill([ids.nrows(), 1], END)
+        return tf.concat([ids, tf.cast(ends, ids.dtype)], axis=1)
+
+    def decode(self, ids: tf.Tensor) -> tf.Tensor:
+        """Padded ids `(B, T)` to strings `(B,)`, always valid UTF-8.
+
+        What comes after the end token is not read; special and impossible ids
+        stand for nothing.
+        """
+        ended = tf.cumsum(tf.cast(tf.equal(ids, END), tf.int32), axis=1)
+        text = (ids > END) & (ids < self.vocab_size) & tf.equal(ended, 0)
+        return self._operations().detokenize(tf.ragged.boolean_mask(ids, text))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as SentencePiece writes them, for people to look at."""
+        return [self._processor.id_to_piece(int(i)) for i in ids]

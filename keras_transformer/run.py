@@ -1,0 +1,237 @@
+"""A training run: a folder with everything that decides its outcome.
+
+`run.json` holds the model's shape, the recipe, and fingerprints of the
+training data and the vocabularies; beside it are the vocabularies
+`source.model` and `target.model`, `checkpoints/`, and `logs/` for TensorBoard.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+
+import keras_transformer
+from keras_transformer import checkpoints
+from keras_transformer.config import TransformerConfig
+from keras_transformer.data.batches import EncodedPairs, encode_pairs
+from keras_transformer.data.corpus import (
+    SentencePairs,
+    load_pairs,
+    remove_unusable,
+)
+from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
+from keras_transformer.model import Transformer
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What is learned from, and how: all but the shape of the model."""
+
+    corpus: str = "builtin"  # see `keras_transformer.data.corpus`
+    source: str = "en"
+    target: str = "de"
+    train_split: str = "train"
+    validation_split: str = "validation"
+    data_dir: str | None = None  # of TensorFlow Datasets
+    vocab_size: int = 8000  # word pieces; §5.1 has 37,000 for WMT14
+    shared_vocabulary: bool = True  # §3.4 and §5.1
+    max_length: int = 256  # longer pairs are left out; in word pieces
+    tokens_per_batch: int = 4096  # a side; §5.1 has 25,000
+    warmup_steps: int = 4000  # §5.3
+    learning_rate_scale: float = 1.0  # on equation 3; not in the paper
+    label_smoothing: float = 0.1  # §5.4
+    validate_every: int = 1000  # steps; a checkpoint is saved then, too
+    keep_checkpoints: int = 5
+    seed: int = 1
+
+    def __post_init__(self):
+        for name in (
+            "vocab_size",
+            "max_length",
+            "tokens_per_batch",
+            "warmup_steps",
+            "validate_every",
+            "keep_checkpoints",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"`{name}` must be at least 1. "
+                    f"Received: {name}={getattr(self, name)}"
+                )
+
+
+@dataclasses.dataclass
+class Run:
+    """A run's folder, opened: see `start_run` and `open_run`."""
+
+    folder: pathlib.Path
+    config: TransformerConfig
+    recipe: Recipe
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    fingerprint: str | None = None  # of the training data
+    loaded: dict = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        return self.folder / "checkpoints"
+
+    def data(self, split: str) -> tuple[SentencePairs, EncodedPairs]:
+        """The pairs of a split without blank ones, and their word pieces
+        without over-long ones; prints what was left out."""
+        if split not in self.loaded:
+            pairs, blank = remove_unusable(_load(self.recipe, split))
+            longest = self.recipe.max_length
+            encoded, long = encode_pairs(
+                pairs, self.source_tokenizer, self.target_tokenizer, longest
+            )
+            print(
+                f"{split}: {len(encoded):,} pairs; left out {blank:,} blank "
+                f"and {long:,} longer than {longest} word pieces."
+            )
+            if not len(encoded):
+                raise ValueError(
+                    f"Split {split!r} has no pair left. Received: "
+                    f"{blank} blank, {long} longer than max_length={longest}."
+                )
+            self.loaded[split] = pairs, encoded
+        return self.loaded[split]
+
+    def load_model(self) -> Transformer:
+        """The model with the weights of the newest whole checkpoint."""
+        model = Transformer(self.config)
+        checkpoints.restore_newest(
+            self.checkpoints, model, with_optimizer=False
+        )
+        return model
+
+
+def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
+    """Learns the vocabulary and writes a new run's folder, whole or not at all.
+
+    Args:
+        folder: of the new run; must not exist.
+        preset: of `TransformerConfig`; `overrides` are fields of it.
+        recipe: a `Recipe`.
+
+    Raises:
+        ValueError: if the folder exists or an argument does not fit.
+    """
+    folder = pathlib.Path(folder)
+    if folder.exists():
+        raise ValueError(
+            "The folder of a new run must not exist. Received: "
+            f"{str(folder)!r}. Go on with it by --resume, or name another."
+        )
+    # Wrong settings are to show before the corpus is read.
+    TransformerConfig.preset(preset, vocab_size=recipe.vocab_size, **overrides)
+    _load(recipe, recipe.validation_split)
+    pairs, _ = remove_unusable(_load(recipe, recipe.train_split))
+    if recipe.shared_vocabulary:
+        source = target = train_tokenizer(
+            [*pairs.source, *pairs.target], recipe.vocab_size
+        )
+    else:
+        source = train_tokenizer(pairs.source, recipe.vocab_size)
+        target = train_tokenizer(pairs.target, recipe.vocab_size)
+    config = TransformerConfig.preset(
+        preset,
+        vocab_size=target.vocab_size,
+        source_vocab_size=(
+            None if recipe.shared_vocabulary else source.vocab_size
+        ),
+        **overrides,
+    )
+    run = Run(folder, config, recipe, source, target)
+    run.fingerprint = fingerprint(run.data(recipe.train_split)[1])
+    _write(run)
+    return run
+
+
+def _load(recipe, split):
+    return load_pairs(
+        recipe.corpus, split, recipe.source, recipe.target, recipe.data_dir
+    )
+
+
+def _write(run):
+    aside = run.folder.with_name(f".{run.folder.name}.{os.getpid()}")
+    aside.mkdir(parents=True)
+    try:
+        about = {
+            "format": FORMAT,
+            "keras_transformer": keras_transformer.__version__,
+            "transformer": run.config.to_dict(),
+            "recipe": dataclasses.asdict(run.recipe),
+            "source_vocabulary": run.source_tokenizer.sha256,
+            "target_vocabulary": run.target_tokenizer.sha256,
+            "training_data": run.fingerprint,
+        }
+        (aside / "run.json").write_text(json.dumps(about, indent=2) + "\n")
+        (aside / "source.model").write_bytes(run.source_tokenizer.model)
+        (aside / "target.model").write_bytes(run.target_tokenizer.model)
+        os.rename(aside, run.folder)
+    except BaseException:
+        shutil.rmtree(aside)
+        raise
+
+
+def open_run(folder) -> Run:
+    """Opens the folder of a run that `start_run` wrote.
+
+    Raises:
+        ValueError: if it is no run, or its vocabulary was exchanged.
+    """
+    folder = pathlib.Path(folder)
+    try:
+        about = json.loads((folder / "run.json").read_text())
+        tokenizers = [
+            Tokenizer.load(folder / f"{side}.model")
+            for side in ("source", "target")
+        ]
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"Not the folder of a run: {str(folder)!r} has no "
+            f"{os.path.basename(error.filename)}. Start one by "
+            "`keras-transformer train`."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{str(folder / 'run.json')!r} is damaged: {error}."
+        ) from error
+    if about.get("format") != FORMAT:
+        raise ValueError(
+            f"{str(folder)!r} has format {about.get('format')!r}, this version "
+            f"reads format {FORMAT}. Install the version that wrote it: "
+            f"{about.get('keras_transformer')}."
+        )
+    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
+        expected = about[f"{side}_vocabulary"]
+        if tokenizer.sha256 != expected:
+            raise ValueError(
+                f"{str(folder / f'{side}.model')!r} is not the vocabulary that "
+                f"the run was trained with: expected SHA-256 {expected[:12]}…, "
+                f"received {tokenizer.sha256[:12]}…. Put the original back."
+            )
+    return Run(
+        folder,
+        TransformerConfig.from_dict(about["transformer"]),
+        Recipe(**about["recipe"]),
+        *tokenizers,
+        about["training_data"],
+    )
+
+
+def fingerprint(encoded: EncodedPairs) -> str:
+    """SHA-256 of the ids: other data, another fingerprint."""
+    digest = hashlib.sha256()
+    for side in (encoded.source, encoded.target):
+        digest.update(np.ascontiguousarray(side.row_lengths().numpy()))
+        digest.update(np.ascontiguousarray(side.values.numpy()))
+    return digest.hexdigest()

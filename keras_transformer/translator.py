@@ -1,0 +1,192 @@
+"""Text in, text out: tokenizer, model and beam search in one graph.
+
+Shapes: B batch, K beam size, S source length, T target length.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.decoding import beam_search
+from keras_transformer.layers import padding_mask
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSettings:
+    """How to search: section 6.1, "beam size of 4 and length penalty α = 0.6
+    […] maximum output length during inference to input length + 50"."""
+
+    beam_size: int = 4
+    alpha: float = 0.6
+    extra_length: int = 50
+    max_source_length: int = 512  # longer input is cut; in word pieces
+
+    def __post_init__(self):
+        for name, least in (
+            ("beam_size", 1),
+            ("alpha", 0),
+            ("extra_length", 0),
+            ("max_source_length", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"`{name}` must be at least {least}. "
+                    f"Received: {name}={getattr(self, name)}"
+                )
+
+
+class Translator:
+    """Translates strings by a trained `Transformer`.
+
+    Every input has an output in its place: an empty string, or one of spaces
+    alone, gives an empty string and score 0 without a search; a source of more
+    than `max_source_length` word pieces is cut there. Output is valid UTF-8
+    whatever the input is.
+
+    Args:
+        model: a `Transformer`.
+        source_tokenizer, target_tokenizer: `Tokenizer`s, the same one for a
+            shared vocabulary.
+        settings: `SearchSettings`.
+
+    Raises:
+        ValueError: if a vocabulary has not the size that the model has.
+    """
+
+    def __init__(
+        self, model, source_tokenizer, target_tokenizer, settings=None
+    ):
+        config = model.config
+        sizes = (
+            config.source_vocab_size or config.vocab_size,
+            config.vocab_size,
+        )
+        for side, size, tokenizer in zip(
+            ("source", "target"),
+            sizes,
+            (source_tokenizer, target_tokenizer),
+            strict=True,
+        ):
+            if tokenizer.vocab_size != size:
+                raise ValueError(
+                    f"The {side} vocabulary must be the one that the model was "
+                    f"trained with. Received: {tokenizer.vocab_size} word "
+                    f"pieces for a model of {size}."
+                )
+        self.model = model
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.settings = settings or SearchSettings()
+
+    def translate(self, text):
+        """The best translation of each string.
+
+        Args:
+            text: strings `(B,)`; B may be 0.
+
+        Returns:
+            `translation`, strings `(B,)`, and `score`, float32 `(B,)`: the
+            log-probability of the translation divided by its length penalty.
+        """
+        settings = self.settings
+        best = self.n_best(text, settings.beam_size, settings.alpha)
+        return {name: values[:, 0] for name, values in best.items()}
+
+    def n_best(self, text, beam_size, alpha):
+        """All K hypotheses of each string, best first.
+
+        Args:
+            text: strings `(B,)`; B may be 0.
+            beam_size: K, an integer or scalar tensor.
+            alpha: of the length penalty, a number or scalar tensor.
+
+        Returns:
+            `translation`, strings `(B, K)`, and `score`, float32 `(B, K)`.
+        """
+        text = tf.ensure_shape(text, [None])
+        pieces = self.source_tokenizer.encode(text)[
+            :, : self.settings.max_source_length
+        ]
+        # A row of the end token alone is blank.
+        rows = tf.where(pieces.row_lengths() > 1)  # [n, 1]
+        pieces = tf.ragged.boolean_mask(pieces, pieces.row_lengths() > 1)
+        # With nothing to translate one blank row keeps the shapes whole.
+        none = tf.cast(tf.equal(tf.size(rows), 0), tf.int32)
+        pieces = tf.concat([pieces, tf.fill([none, 1], END)], axis=0)
+        ids, scores = self._search(pieces.to_tensor(PAD), beam_size, alpha)
+
+        count = tf.shape(rows)[0]
+        length = tf.shape(ids)[2]
+        hypotheses = self.target_tokenizer.decode(
+            tf.reshape(ids[:count], [-1, length])
+        )
+        shape = tf.stack([tf.shape(text)[0], beam_size])
+        hypotheses = tf.reshape(hypotheses, [count, beam_size])
+        return {
+            "translation": tf.tensor_scatter_nd_update(
+                tf.fill(shape, ""), rows, hypotheses
+            ),
+            "score": tf.tensor_scatter_nd_update(
+                tf.zeros(shape), rows, scores[:count]
+            ),
+        }
+
+    def _search(self, source, beam_size, alpha):
+        """Source ids `(B, S)` to target ids `(B, K, T)` and scores."""
+        memory_mask = padding_mask(source, PAD)
+        memory_cache = self.model.project_memory(self.model.encode(source))
+        lengths = tf.reduce_sum(tf.cast(memory_mask, tf.int32), axis=1)
+        limits = lengths + self.settings.extra_length
+        # Not to be generated: they have no text.
+        vocab_size = self.model.config.vocab_size
+        unwanted = tf.reduce_any(
+            tf.one_hot([PAD, UNKNOWN, START], vocab_size, True, False), axis=0
+        )
+
+        def step(tokens, cache, index):
+            logits, cache = self.model.decode_step(
+                tokens, cache, index, memory_cache, memory_mask
+            )
+            return tf.where(unwanted, float("-inf"), logits), cache
+
+        cache = self.model.empty_cache(
+            tf.shape(source)[0] * beam_size, tf.reduce_max(limits)
+        )
+        ids, scores = beam_search(step, cache, limits, beam_size, alpha)
+        return ids, scores
+
+
+def translate_lines(translate, lines, batch_size=64, progress=None):
+    """Translates any number of lines, shortest together, in their order.
+
+    Args:
+        translate: takes strings `(B,)` and gives `translation` `(B,)`.
+        lines: a list of strings.
+        batch_size: lines at a time.
+        progress: called with the number of lines done so far, or `None`.
+
+    Returns:
+        A list of as many strings.
+    """
+    order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
+    results = [""] * len(lines)
+    for start in range(0, len(order), batch_size):
+        some = order[start : start + batch_size]
+        batch = tf.constant([lines[i] for i in some], tf.string)
+        for i, line in zip(
+            some, translate(batch)["translation"].numpy(), strict=True
+        ):
+            results[i] = line.decode()
+        if progress is not None:
+            progress(min(start + batch_size, len(order)))
+    return results
+
+
+def compiled(translator):
+    """`translator.translate` as one traced TensorFlow function."""
+    return tf.function(
+        translator.translate,
+        input_signature=[tf.TensorSpec([None], tf.string, name="text")],
+        autograph=False,
+    )
