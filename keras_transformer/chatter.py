@@ -7,6 +7,7 @@ business with its user's terminal.
 """
 
 import contextlib
+import logging
 import os
 import sys
 import warnings
@@ -27,6 +28,7 @@ def silence():
     if os.environ.get(DEBUG):
         return
     warnings.filterwarnings("ignore")
+    logging.getLogger("absl").setLevel(logging.ERROR)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

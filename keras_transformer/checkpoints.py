@@ -64,7 +64,13 @@ def restore(path, model, with_optimizer: bool = True) -> int:
         ValueError: if the file is damaged, or belongs to another model.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with (
+            open(path, "rb") as file,  # which NumPy leaves open on an error
+            np.load(file, allow_pickle=False) as archive,
+        ):
+            wrong = archive.zip.testzip()  # NumPy itself skips the checksums
+            if wrong is not None:
+                raise zipfile.BadZipFile(f"wrong checksum of {wrong}")
             arrays = {name: archive[name] for name in archive.files}
         about = json.loads(str(arrays.pop("about")))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as e:

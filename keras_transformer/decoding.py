@@ -135,7 +135,8 @@ def beam_search(
     rows = ops.arange(batch, dtype="int32")[:, None] * beam_size  # [B, 1]
 
     def can_improve(log_probs, scores):
-        best, worst = ops.max(log_probs, axis=-1), ops.min(scores, axis=-1)
+        best = ops.max(log_probs, axis=-1, initial=NEVER)
+        worst = ops.min(scores, axis=-1, initial=-NEVER)
         is_open = ops.equal(worst, NEVER) | (beam_size > 1)
         return is_open & (best / largest_penalty > worst)  # [B]
 

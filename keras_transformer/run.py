@@ -169,8 +169,8 @@ def _write(run):
             "keras_transformer": keras_transformer.__version__,
             "transformer": run.config.to_dict(),
             "recipe": dataclasses.asdict(run.recipe),
-            "source_vocabulary": run.source_tokenizer.sha256,
-            "target_vocabulary": run.target_tokenizer.sha256,
+            "source_vocabulary": sha256(run.source_tokenizer.model),
+            "target_vocabulary": sha256(run.target_tokenizer.model),
             "training_data": run.fingerprint,
         }
         (aside / "run.json").write_text(json.dumps(about, indent=2) + "\n")
@@ -191,8 +191,8 @@ def open_run(folder) -> Run:
     folder = pathlib.Path(folder)
     try:
         about = json.loads((folder / "run.json").read_text())
-        tokenizers = [
-            Tokenizer.load(folder / f"{side}.model")
+        models = [
+            (folder / f"{side}.model").read_bytes()
             for side in ("source", "target")
         ]
     except FileNotFoundError as error:
@@ -211,21 +211,25 @@ def open_run(folder) -> Run:
             f"reads format {FORMAT}. Install the version that wrote it: "
             f"{about.get('keras_transformer')}."
         )
-    for side, tokenizer in zip(("source", "target"), tokenizers, strict=True):
-        expected = about[f"{side}_vocabulary"]
-        if tokenizer.sha256 != expected:
+    for side, model in zip(("source", "target"), models, strict=True):
+        expected, found = about[f"{side}_vocabulary"], sha256(model)
+        if found != expected:
             raise ValueError(
                 f"{str(folder / f'{side}.model')!r} is not the vocabulary that "
                 f"the run was trained with: expected SHA-256 {expected[:12]}…, "
-                f"received {tokenizer.sha256[:12]}…. Put the original back."
+                f"received {found[:12]}…. Put the original back."
             )
     return Run(
         folder,
         TransformerConfig.from_dict(about["transformer"]),
         Recipe(**about["recipe"]),
-        *tokenizers,
+        *(Tokenizer(model) for model in models),
         about["training_data"],
     )
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def fingerprint(encoded: EncodedPairs) -> str:

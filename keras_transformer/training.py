@@ -85,6 +85,7 @@ def train(run: Run, steps: int, strategy=None, verbose=None):
         initial_epoch=done // every,
         epochs=-(-steps // every),
         steps_per_epoch=every,
+        shuffle=False,  # the batches are
         verbose=verbose,
         callbacks=[
             StopAt(steps, done),

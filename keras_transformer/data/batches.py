@@ -122,6 +122,7 @@ def training_batches(
     return _dataset(
         encoded,
         lambda: _endless_plan(encoded.lengths, tokens, seed, first_batch),
+        tf.data.INFINITE_CARDINALITY,
         replicas,
     )
 
@@ -131,7 +132,7 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """Every pair once, in batches as above, longest first."""
     plan = plan_batches(encoded.lengths, tokens, seed=None)
-    return _dataset(encoded, lambda: iter(plan), replicas)
+    return _dataset(encoded, lambda: iter(plan), len(plan), replicas)
 
 
 def _endless_plan(lengths, tokens, seed, skip) -> Iterator[np.ndarray]:
@@ -143,7 +144,7 @@ def _endless_plan(lengths, tokens, seed, skip) -> Iterator[np.ndarray]:
         epoch += 1
 
 
-def _dataset(encoded, plan, replicas):
+def _dataset(encoded, plan, count, replicas):
     dataset = tf.data.Dataset.from_generator(
         plan, output_signature=tf.TensorSpec((None,), tf.int64)
     ).map(
@@ -155,6 +156,8 @@ def _dataset(encoded, plan, replicas):
         num_parallel_calls=2,
         deterministic=True,
     )
+    # Otherwise `fit` takes the end of the data for a fault.
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
     options = tf.data.Options()
     # An autotuned iterator holds up the end of every `fit` for as long as a
     # minute: its destructor waits for the tuning thread to wake up.

@@ -5,8 +5,10 @@ of TensorFlow Datasets, such as `tfds:wmt14_translate/de-en`), or a folder with
 parallel files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, a sentence a line.
 """
 
+import contextlib
 import dataclasses
 import gzip
+import io
 import os
 import pathlib
 import re
@@ -183,8 +185,10 @@ def _from_tfds(name, split, source, target, data_dir):
             )
     if not builder.is_prepared():
         _require_network(name, builder)
+        print(f"Preparing {name} …")
         try:
-            builder.download_and_prepare()
+            with contextlib.redirect_stdout(io.StringIO()):
+                builder.download_and_prepare()
         except OSError as error:
             raise ConnectionError(_unreachable(name, str(error))) from error
     if split not in builder.info.splits and not re.search(r"[\[+]", split):
@@ -203,9 +207,10 @@ def _from_tfds(name, split, source, target, data_dir):
 
 def _require_network(name, builder):
     """Fails at once where the library would retry for minutes."""
-    hosts = {urllib.parse.urlparse(url).hostname for url in builder.url_infos}
     if urllib.request.getproxies():
         return
+    urls = builder.url_infos or ()  # none for the built-in corpus
+    hosts = {urllib.parse.urlparse(url).hostname for url in urls}
     for host in hosts - {None}:
         try:
             socket.getaddrinfo(host, None)

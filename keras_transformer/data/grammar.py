@@ -138,7 +138,9 @@ def count(rng: random.Random) -> tuple[str, str]:
 def _event(rng):
     (what, was), (when, wann) = rng.choice(EVENTS), date(rng)
     time, zeit = clock(rng)
-    verb, verb_de = rng.choice((("starts", "beginnt"), ("ends", "endet")))
+    verb, verb_de = rng.choice(
+        (("is", "ist"), ("starts", "beginnt"), ("ends", "endet"))
+    )
     order = rng.randrange(3)
     if order == 0:
         return (

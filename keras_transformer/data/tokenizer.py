@@ -1,6 +1,5 @@
 """Word pieces: byte-pair encoding by SentencePiece, inside the graph."""
 
-import hashlib
 import io
 from collections.abc import Iterable
 
@@ -84,15 +83,6 @@ class Tokenizer:
         self.model = model
         self.vocab_size = processor.vocab_size()
         self._processor = processor
-
-    @classmethod
-    def load(cls, path) -> "Tokenizer":
-        with open(path, "rb") as file:
-            return cls(file.read())
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.model).hexdigest()
 
     def _operations(self):
         """Made anew for each call or graph: `tf.random.set_seed` destroys

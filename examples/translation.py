@@ -1,0 +1,62 @@
+"""A translation run from corpus to SavedModel, by the package's functions.
+
+Learns to translate the built-in corpus, English to German, about numbers,
+dates, clock times and prices; exports the model; scores it on sentences that
+were held out. It is what `make demo` runs.
+
+    python examples/translation.py
+
+Promise: about five minutes of training on two CPU cores, BLEU at least 90.
+"""
+
+import argparse
+import json
+import pathlib
+
+from keras_transformer import evaluation, saved_model
+from keras_transformer.data.corpus import load_pairs
+from keras_transformer.run import Recipe, open_run, start_run
+from keras_transformer.training import train
+from keras_transformer.translator import translate_lines
+
+RECIPE = Recipe(
+    corpus="builtin",
+    vocab_size=1000,
+    tokens_per_batch=3000,
+    warmup_steps=500,
+    validate_every=400,
+    data_dir="runs/data",
+)
+STEPS = 1600
+
+
+def main(folder="runs/demo", export="saved_models/demo/1", steps=STEPS):
+    folder, export = pathlib.Path(folder), pathlib.Path(export)
+    run = (
+        open_run(folder)
+        if folder.exists()
+        else start_run(folder, "tiny", RECIPE)
+    )
+    train(run, steps)
+    if not export.exists():
+        saved_model.export(run, export)
+
+    model = saved_model.SavedTranslator(export)
+    test = load_pairs("builtin", "test", "en", "de", run.recipe.data_dir)
+    hypotheses = translate_lines(model.translate, test.source)
+    result = {
+        **evaluation.score(hypotheses, test.target),
+        "source": "builtin test",
+        "search": model.about["search"],
+    }
+    model.remember(result)
+    print(json.dumps(result, indent=2))
+    return result
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=STEPS)
+    main(steps=parser.parse_args().steps)

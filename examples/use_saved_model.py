@@ -1,0 +1,41 @@
+"""Uses an exported model as a program would that knows nothing of us.
+
+Imports TensorFlow, and tensorflow-text for the tokenizer's operations; this
+package need not be installed.
+
+    python examples/use_saved_model.py saved_models/demo/1
+
+Promise: five sentences within seconds on any machine.
+"""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, registers operations
+
+SENTENCES = [
+    "The meeting is on the 3rd of May at quarter past five.",
+    "My sister bought a beautiful lamp for €1,249.50.",
+    "On Monday there were forty-seven visitors in the museum.",
+    "The train to Vienna leaves at half past six from platform 12.",
+    "Our neighbour needs 3 bottles of apple juice.",
+]
+
+
+def main(path):
+    translate = tf.saved_model.load(path).signatures["serving_default"]
+    result = translate(text=tf.constant(SENTENCES))
+    for sentence, translation, score in zip(
+        SENTENCES,
+        result["translation"].numpy(),
+        result["score"].numpy(),
+        strict=True,
+    ):
+        print(f"{sentence}\n  {translation.decode()}  ({score:.3f})")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "saved_models/demo/1")

@@ -1,0 +1,53 @@
+"""Metadata of the distribution; tools are configured in pyproject.toml."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'__version__ = "(.+)"',
+    (HERE / "keras_transformer/__init__.py").read_text(),
+)[1]
+
+TEXT = [
+    "tensorflow>=2.21",
+    "tensorflow-text>=2.21",
+    "tensorflow-datasets>=4.9.10",
+    "importlib_resources",  # imported by tensorflow-datasets, not required
+    "sentencepiece>=0.2.1",
+    "sacrebleu>=2.5",
+    "tensorboard",  # behind tf.summary, no longer required by tensorflow
+]
+
+setup(
+    # `keras-transformer` is taken on the package index, by another project
+    # whose import name is ours too.
+    name="keras-transformer-paper",
+    version=VERSION,
+    description='The Transformer of "Attention Is All You Need" for Keras 3',
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=find_packages(
+        include=["keras_transformer", "keras_transformer.*"]
+    ),
+    # 3.15: earlier versions lose the causal mask under dropout, among others.
+    install_requires=["keras>=3.15"],
+    extras_require={
+        "text": TEXT,
+        "dev": [
+            *TEXT,
+            "pytest>=8",
+            "hypothesis>=6",
+            "jax",  # the layers without TensorFlow are tested on it
+            "ruff==0.17.5",
+            "pre-commit",
+        ],
+    },
+    entry_points={
+        "console_scripts": ["keras-transformer=keras_transformer.__main__:main"]
+    },
+)

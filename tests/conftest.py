@@ -1,0 +1,73 @@
+"""What several tests need: quiet, seeded, and a small trained-like run."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    keras.utils.set_random_seed(1706)
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """A folder of parallel files, gzipped and plain: 700, 70 and 70 pairs."""
+    import gzip
+
+    from keras_transformer.data.builtin import pairs_of_split
+
+    folder = tmp_path_factory.mktemp("corpus")
+    sizes = {"train": 700, "validation": 70, "test": 70}
+    for split, size in sizes.items():
+        pairs = list(pairs_of_split(split, size))
+        for side, language in enumerate(("en", "de")):
+            text = "".join(pair[side] + "\n" for pair in pairs).encode()
+            if split == "train":
+                path = folder / f"{split}.{language}.gz"
+                path.write_bytes(gzip.compress(text))
+            else:
+                (folder / f"{split}.{language}").write_bytes(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recipe(corpus):
+    from keras_transformer.run import Recipe
+
+    return Recipe(
+        corpus=str(corpus),
+        vocab_size=400,
+        tokens_per_batch=300,
+        warmup_steps=20,
+        validate_every=4,
+        keep_checkpoints=3,
+    )
+
+
+SMALL = {"num_layers": 2, "d_model": 22, "num_heads": 2, "d_ff": 31}
+
+
+@pytest.fixture(scope="session")
+def run(recipe, tmp_path_factory):
+    """A run of eight steps: not good at anything, but all there."""
+    from keras_transformer.run import start_run
+    from keras_transformer.training import train
+
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    run = start_run(folder, "tiny", recipe, **SMALL)
+    train(run, 8, verbose=0)
+    return run
+
+
+@pytest.fixture(scope="session")
+def exported(run, tmp_path_factory):
+    from keras_transformer import saved_model
+
+    path = tmp_path_factory.mktemp("saved_models") / "small" / "1"
+    return saved_model.export(run, path)

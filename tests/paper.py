@@ -1,0 +1,97 @@
+"""The paper's equations in NumPy, float64, one line of it at a time.
+
+Independent of the package: the tests hold its layers against these.
+"""
+
+import numpy as np
+
+
+def softmax(x):
+    x = np.exp(x - x.max(axis=-1, keepdims=True))
+    return x / x.sum(axis=-1, keepdims=True)
+
+
+def attention(q, k, v, mask=None):
+    """Equation 1. Rows of `mask` without a True give zeros."""
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    if mask is None:
+        return softmax(scores) @ v
+    mask = np.broadcast_to(mask, scores.shape)
+    weights = np.zeros_like(scores)
+    for row in np.ndindex(scores.shape[:-1]):
+        if mask[row].any():
+            weights[row][mask[row]] = softmax(scores[row][mask[row]])
+    return weights @ v
+
+
+def multi_head_attention(q, k, v, weights, heads, mask=None):
+    """Section 3.2.2, head by head. `weights`: W^Q, b^Q, W^K … b^O."""
+    wq, bq, wk, bk, wv, bv, wo, bo = weights
+    queries, keys, values = q @ wq + bq, k @ wk + bk, v @ wv + bv
+    outputs = []
+    for h in range(heads):
+        dk, dv = wq.shape[1] // heads, wv.shape[1] // heads
+        outputs.append(
+            attention(
+                queries[..., h * dk : (h + 1) * dk],
+                keys[..., h * dk : (h + 1) * dk],
+                values[..., h * dv : (h + 1) * dv],
+                mask,
+            )
+        )
+    return np.concatenate(outputs, axis=-1) @ wo + bo
+
+
+def feed_forward(x, w1, b1, w2, b2):
+    """Equation 2."""
+    return np.maximum(0, x @ w1 + b1) @ w2 + b2
+
+
+def layer_norm(x, gamma, beta, epsilon):
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+    return gamma * (x - mean) / np.sqrt(variance + epsilon) + beta
+
+
+def positional_encoding(length, d_model):
+    """Section 3.5, entry by entry."""
+    table = np.zeros((length, d_model))
+    for position in range(length):
+        for j in range(d_model):
+            angle = position / 10000 ** (2 * (j // 2) / d_model)
+            table[position, j] = np.sin(angle) if j % 2 == 0 else np.cos(angle)
+    return table
+
+
+def learning_rate(step, d_model, warmup_steps):
+    """Equation 3."""
+    return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def smoothed_cross_entropy(label, logits, epsilon):
+    """Section 5.4, with the whole target distribution written out."""
+    target = np.full(len(logits), epsilon / len(logits))
+    target[label] += 1 - epsilon
+    return -(target * np.log(softmax(logits))).sum()
+
+
+def length_penalty(length, alpha):
+    """Wu et al. (2016), equation 14."""
+    return ((5 + length) / 6) ** alpha
+
+
+# Parameter counts, from the shapes alone.
+
+
+def attention_parameters(d, h, dk, dv):
+    return 2 * d * h * dk + d * h * dv + h * dv * d + 2 * h * dk + h * dv + d
+
+
+def encoder_layer_parameters(d, h, dk, dv, f):
+    ffn = 2 * d * f + f + d
+    return attention_parameters(d, h, dk, dv) + ffn + 2 * 2 * d
+
+
+def decoder_layer_parameters(d, h, dk, dv, f):
+    ffn = 2 * d * f + f + d
+    return 2 * attention_parameters(d, h, dk, dv) + ffn + 3 * 2 * d

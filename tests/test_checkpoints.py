@@ -1,0 +1,119 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import Transformer, TransformerConfig, checkpoints
+
+CONFIG = TransformerConfig(31, num_layers=1, d_model=22, num_heads=2, d_ff=17)
+INPUTS = {"source": np.array([[5, 6, 3]]), "target": np.array([[2, 7]])}
+LABELS = np.array([[7, 3]])
+
+
+def trained(seed=1, steps=3):
+    model = Transformer(CONFIG, seed=seed)
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        run_eagerly=True,
+    )
+    model.fit(INPUTS, LABELS, epochs=steps, verbose=0)
+    return model
+
+
+def everything(model):
+    state = checkpoints.state_of(model)
+    assert all(state.values()), "a kind of state is empty"
+    return [
+        keras.ops.convert_to_numpy(v) for kind in state.values() for v in kind
+    ]
+
+
+def test_going_on_is_bitwise_what_never_stopped(tmp_path):
+    model = trained()
+    path = checkpoints.save(tmp_path, model, 3)
+    model.fit(INPUTS, LABELS, epochs=2, verbose=0)
+    again = trained(seed=5, steps=1)  # other weights, moments and seeds
+    assert checkpoints.restore(path, again) == 3
+    again.fit(INPUTS, LABELS, epochs=2, verbose=0)
+    for expected, found in zip(
+        everything(model), everything(again), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_weights_alone_need_no_optimizer(tmp_path):
+    model = trained()
+    path = checkpoints.save(tmp_path, model, 3)
+    again = Transformer(CONFIG)
+    checkpoints.restore(path, again, with_optimizer=False)
+    np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
+
+
+def test_only_the_last_are_kept(tmp_path):
+    model = trained()
+    (tmp_path / "mine.txt").write_text("not a checkpoint")
+    for step in (1, 2, 30, 100):
+        checkpoints.save(tmp_path, model, step, keep=2)
+    assert [step for step, _ in checkpoints.steps(tmp_path)] == [30, 100]
+    assert (tmp_path / "mine.txt").exists()
+
+
+def test_any_flipped_byte_is_found_or_harmless(tmp_path):
+    model = trained()
+    path = checkpoints.save(tmp_path, model, 1)
+    whole, expected = path.read_bytes(), everything(model)
+    found = 0
+    for place in range(0, len(whole), len(whole) // 150):
+        data = bytearray(whole)
+        data[place] ^= 255
+        path.write_bytes(data)
+        try:
+            checkpoints.restore(path, model)
+        except ValueError as error:
+            assert "damaged" in str(error)
+            found += 1
+        for before, after in zip(expected, everything(model), strict=True):
+            np.testing.assert_array_equal(after, before)
+    assert found > 75  # the rest is names and gaps that nothing reads
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty"])
+def test_a_damaged_file_is_named_and_passed_over(tmp_path, damage):
+    model = trained()
+    checkpoints.save(tmp_path, model, 1)
+    path = checkpoints.save(tmp_path, model, 2)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"")
+    with pytest.raises(ValueError, match=r"step-00000002.*damaged"):
+        checkpoints.restore(path, model)
+    with pytest.warns(UserWarning, match=r"step-00000002.*damaged"):
+        assert checkpoints.restore_newest(tmp_path, model) == 1
+
+
+def test_a_save_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
+    model = trained()
+    checkpoints.save(tmp_path, model, 1)
+    before = sorted(p.name for p in tmp_path.iterdir())
+
+    def full_disk(file, **arrays):
+        file.write(b"half a checkpoint")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.np, "savez", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.save(tmp_path, model, 2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_another_model_is_refused_with_both_shapes(tmp_path):
+    path = checkpoints.save(tmp_path, trained(), 1)
+    other = Transformer(
+        TransformerConfig(37, num_layers=1, d_model=22, num_heads=2, d_ff=17)
+    )
+    with pytest.raises(ValueError, match=r"\(37, 22\).*\(31, 22\)"):
+        checkpoints.restore(path, other, with_optimizer=False)
+
+
+def test_an_empty_folder_says_so(tmp_path):
+    with pytest.raises(ValueError, match="found 0"):
+        checkpoints.restore_newest(tmp_path, trained())

@@ -1,0 +1,70 @@
+"""The public check finds leaks that were made on purpose."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import EncoderLayer, PositionalEmbedding
+from keras_transformer.checks import assert_no_leak
+
+IDS = np.array([[5, 3, 2, 4, 1], [4, 6, 0, 0, 0], [1, 2, 3, 0, 0]])
+
+
+def composed(leak=None, causal=False, pooled=False):
+    """Three layers put together by hand, with a fault if asked for."""
+    ids = keras.Input((None,), dtype="int32")
+    x = PositionalEmbedding(7, 14, mask_zero=leak != "padding")(ids)
+    for _ in range(3):
+        x = EncoderLayer(14, 2, 17)(
+            x, use_causal_mask=causal and leak != "future"
+        )
+    if pooled:
+        x = keras.layers.GlobalAveragePooling1D()(x)
+    if leak == "batch":
+        x = x + keras.ops.mean(x, axis=0, keepdims=True)
+    return keras.Model(ids, x)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_implicit_masks_do_not_leak(causal):
+    assert_no_leak(composed(causal=causal), IDS, causal=causal)
+
+
+def test_a_pooled_output_does_not_leak():
+    assert_no_leak(composed(pooled=True), IDS)
+
+
+@pytest.mark.parametrize(
+    ("leak", "message"),
+    [
+        ("padding", "More padding of 'inputs' changes the output of row"),
+        ("future", "A token of 'inputs' at position . or later changes"),
+        ("batch", "Another row's input changes"),
+    ],
+)
+def test_a_leak_is_found_and_named(leak, message):
+    with pytest.raises(AssertionError, match=message):
+        assert_no_leak(
+            composed(leak, causal=leak == "future"),
+            IDS,
+            causal=leak == "future",
+        )
+
+
+def test_keras_own_attention_in_a_stack_is_caught():
+    """The known fault of `keras.layers.MultiHeadAttention`: it removes the
+    mask from its inputs, so a memory read twice is unmasked the second time."""
+
+    def build(layer_class):
+        ids = keras.Input((None,), dtype="int32")
+        memory = PositionalEmbedding(7, 14)(ids)
+        x = memory
+        for _ in range(2):
+            x = x + layer_class(2, 7)(x, memory)
+        return keras.Model(ids, x)
+
+    from keras_transformer import MultiHeadAttention
+
+    assert_no_leak(build(MultiHeadAttention), IDS)
+    with pytest.raises(AssertionError, match="More padding"):
+        assert_no_leak(build(keras.layers.MultiHeadAttention), IDS)

@@ -1,0 +1,180 @@
+"""The command: what people type, and what they get when it is wrong."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer import __main__ as command
+
+
+def run_command(capsys, *arguments):
+    status = command.main([str(a) for a in arguments])
+    return status, capsys.readouterr()
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        command.main(["--help"])
+    assert exit_.value.code == 0
+    out = capsys.readouterr().out
+    for name in ("train", "export", "translate", "evaluate"):
+        assert name in out
+        with pytest.raises(SystemExit):
+            command.main([name, "--help"])
+        assert "default" in capsys.readouterr().out or name == "x"
+
+
+def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
+    """Train, resume, export, translate, evaluate, as in the README."""
+    run, model = tmp_path / "run", tmp_path / "models" / "m" / "1"
+    train = ["train", "--corpus", corpus, "--vocab-size", 400]
+    train += ["--tokens-per-batch", 300, "--validate-every", 2, "--out", run]
+    status, _ = run_command(capsys, *train, "--steps", 2)
+    assert status == 0
+    status, captured = run_command(
+        capsys, "train", "--resume", "--steps", 4, "--out", run
+    )
+    assert status == 0
+    assert "Going on from step 2" in captured.out
+    assert run_command(capsys, "export", run, model, "--beam-size", 2)[0] == 0
+
+    class Input:
+        buffer = io.BytesIO(b"room 7\n\n\xff\r\nno newline at the end")
+
+    monkeypatch.setattr(sys, "stdin", Input)
+    for options in ([], ["--beam-size", "3", "--alpha", "1"]):
+        Input.buffer.seek(0)
+        status, captured = run_command(capsys, "translate", model, *options)
+        assert status == 0
+        lines = captured.out.split("\n")
+        assert len(lines) == 5
+        assert lines[1] == lines[4] == ""
+
+    status, captured = run_command(
+        capsys,
+        "evaluate",
+        model,
+        "--source",
+        corpus / "test.en",
+        "--reference",
+        corpus / "test.de",
+    )
+    assert status == 0
+    result = json.loads(captured.out)
+    assert result["sentences"] == 70
+    assert "tok:13a" in result["bleu_signature"]
+    assert result["search"]["beam_size"] == 2
+    stored = (model / "evaluations.jsonl").read_text()
+    assert json.loads(stored) == result
+
+
+@pytest.fixture
+def unequal(tmp_path):
+    folder = tmp_path / "unequal"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        (folder / f"{split}.en").write_text("one\ntwo\nthree\n")
+        (folder / f"{split}.de").write_text("eins\nzwei\n")
+    return folder
+
+
+WRONG = [
+    ("an unknown preset", ["--preset", "huge"], "tiny, base, big"),
+    ("no such folder", ["--corpus", "nowhere"], "no folder"),
+    ("no such split", ["--train", "trian"], "trian.en, trian.en.gz"),
+    (
+        "no such language",
+        ["--target", "fr"],
+        r"validation\.fr, validation\.fr\.gz",
+    ),
+    ("unequal files", ["--corpus", "unequal"], "3 in .*2 in "),
+    ("no such data set", ["--corpus", "tfds:nothing"], "no corpus 'nothing'"),
+    ("a huge vocabulary", ["--vocab-size", "999999"], "vocab_size=999999"),
+    ("no tokens", ["--tokens-per-batch", "0"], "tokens_per_batch=0"),
+    ("a dropout of one", ["--dropout-rate", "1"], r"dropout_rate=1\.0"),
+    ("nothing to resume", ["--resume"], "no run.json"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [case[1:] for case in WRONG],
+    ids=[case[0] for case in WRONG],
+)
+def test_wrong_input_is_one_line_and_leaves_nothing(
+    corpus, unequal, tmp_path, capsys, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    arguments = ["train", "--corpus", str(corpus), "--vocab-size", "400"]
+    arguments += ["--steps", "1", "--out", "runs/new", *options]
+    status, captured = run_command(capsys, *arguments)
+    assert status == 1
+    lines = captured.err.strip().split("\n")
+    lines = [line for line in lines if "normalizer.cc" not in line]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("keras-transformer: error: ")
+    assert re.search(message, lines[0])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_resumed_run_refuses_other_settings(run, capsys):
+    status, captured = run_command(
+        capsys, "train", "--resume", "--out", run.folder, "--seed", 7
+    )
+    assert status == 1
+    assert "seed=7 (the run has 1)" in captured.err
+
+
+def test_evaluate_refuses_unequal_files(exported, unequal, capsys):
+    status, captured = run_command(
+        capsys,
+        "evaluate",
+        exported,
+        "--source",
+        unequal / "train.en",
+        "--reference",
+        unequal / "train.de",
+    )
+    assert status == 1
+    assert "3 in" in captured.err
+    assert "2 in" in captured.err
+
+
+def test_a_wrong_vocabulary_for_a_checkpoint(run, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run.folder, copy)
+    model = bytearray((copy / "target.model").read_bytes())
+    model[-1] ^= 1
+    (copy / "target.model").write_bytes(model)
+    status, captured = run_command(capsys, "export", copy, tmp_path / "m" / "1")
+    assert status == 1
+    assert "target.model" in captured.err
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_unknown_option_exits_with_2(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        command.main(["train", "--out", "x", "--no-such-option"])
+    assert exit_.value.code == 2
+
+
+def test_the_terminal_stays_clean(tmp_path):
+    """A real process: no chatter of native libraries, one line of error."""
+    result = subprocess.run(
+        [sys.executable, "-m", "keras_transformer", "export", "nothing", "x/1"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    lines = result.stderr.strip().split("\n")
+    assert len(lines) == 1, lines
+    assert "'nothing'" in lines[0]

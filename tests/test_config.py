@@ -1,0 +1,47 @@
+import dataclasses
+import json
+
+import pytest
+
+from keras_transformer import TransformerConfig
+
+
+def test_presets_are_table_3():
+    base = TransformerConfig.preset("base", vocab_size=37_000)
+    assert base == TransformerConfig(37_000)
+    shape = (base.num_layers, base.d_model, base.d_ff, base.num_heads)
+    assert (*shape, base.dropout_rate) == (6, 512, 2048, 8, 0.1)
+    big = TransformerConfig.preset("big", vocab_size=37_000)
+    shape = (big.num_layers, big.d_model, big.d_ff, big.num_heads)
+    assert (*shape, big.dropout_rate) == (6, 1024, 4096, 16, 0.3)
+
+
+def test_it_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TransformerConfig(31).d_model = 7
+
+
+def test_json_round_trips():
+    config = TransformerConfig.preset("tiny", vocab_size=31, norm_first=True)
+    values = json.loads(json.dumps(config.to_dict()))
+    assert TransformerConfig.from_dict(values) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"vocab_size": 3}, "vocab_size=3"),
+        ({"vocab_size": 31, "d_model": 10, "num_heads": 3}, "num_heads=3"),
+        ({"vocab_size": 31, "dropout_rate": 1.0}, "dropout_rate=1.0"),
+        ({"vocab_size": 31, "d_ff": 0}, "d_ff=0"),
+        ({"vocab_size": 31, "dff": 7}, "Unknown fields.*dff"),
+    ],
+)
+def test_errors_name_what_was_received(values, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerConfig.from_dict(values)
+
+
+def test_an_unknown_preset_names_the_known():
+    with pytest.raises(ValueError, match=r"tiny, base, big.*'huge'"):
+        TransformerConfig.preset("huge", vocab_size=31)

@@ -1,0 +1,148 @@
+import gzip
+
+import pytest
+import tensorflow_datasets as tfds
+
+from keras_transformer.data import corpus
+from keras_transformer.data.corpus import (
+    SentencePairs,
+    load_pairs,
+    read_lines,
+    remove_unusable,
+)
+
+
+def write(folder, name, data):
+    (folder / name).write_bytes(
+        gzip.compress(data) if name.endswith(".gz") else data
+    )
+
+
+def test_lines_end_at_newline_alone(tmp_path):
+    text = "a\u2028b\x85c\x0bd\x0ce\r\n\nlast"
+    write(tmp_path, "x.en", b"\xef\xbb\xbf" + text.encode())
+    assert read_lines(tmp_path / "x.en") == [
+        "a\u2028b\x85c\x0bd\x0ce",
+        "",
+        "last",
+    ]
+
+
+def test_an_empty_file_has_no_lines_and_an_empty_line_is_one(tmp_path):
+    write(tmp_path, "none", b"")
+    write(tmp_path, "one", b"\n")
+    assert read_lines(tmp_path / "none") == []
+    assert read_lines(tmp_path / "one") == [""]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("name", ["validation", "valid", "val", "dev"])
+def test_folder_with_usual_names(tmp_path, name, suffix):
+    write(tmp_path, f"{name}.en{suffix}", b"one\ntwo\n")
+    write(tmp_path, f"{name}.de{suffix}", "eins\nzwölf\n".encode())
+    pairs = load_pairs(str(tmp_path), "validation", "en", "de")
+    assert pairs == SentencePairs(["one", "two"], ["eins", "zwölf"])
+
+
+def test_unequal_files_are_refused_with_both_counts(tmp_path):
+    write(tmp_path, "train.en", b"one\ntwo\nthree\n")
+    write(tmp_path, "train.de", b"eins\nzwei\n")
+    with pytest.raises(ValueError, match=r"3 in .*train.en.*2 in .*train.de"):
+        load_pairs(str(tmp_path), "train", "en", "de")
+
+
+def test_not_utf_8_names_file_and_line(tmp_path):
+    write(tmp_path, "x.en", b"good\nb\xffd\n")
+    with pytest.raises(ValueError, match=r"Line 2 of .*x.en.* not UTF-8"):
+        read_lines(tmp_path / "x.en")
+
+
+def test_a_cut_gzip_file_is_named(tmp_path):
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * 1000)[:-9])
+    with pytest.raises(ValueError, match=r"Cannot read .*x.gz"):
+        read_lines(tmp_path / "x.gz")
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "language", "message"),
+    [
+        ("nowhere", "train", "en", "nowhere.*no folder"),
+        (".", "train", "fr", "train.fr, train.fr.gz"),
+        (".", "../train", "en", "letters"),
+        (".", "train", "../en", "letters"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    tmp_path, monkeypatch, name, split, language, message
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        load_pairs(name, split, language, "de")
+
+
+def test_blank_sides_are_dropped_and_counted():
+    pairs = SentencePairs(["a", " ", "c", "d"], ["x", "y", "", "z"])
+    kept, dropped = remove_unusable(pairs)
+    assert (kept, dropped) == (SentencePairs(["a", "d"], ["x", "z"]), 2)
+
+
+@pytest.fixture
+def small_builtin(monkeypatch, tmp_path):
+    """The built-in corpus, through TensorFlow Datasets, in small."""
+    from keras_transformer.data import builtin
+
+    monkeypatch.setattr(
+        builtin, "SIZES", {"train": 53, "validation": 7, "test": 5}
+    )
+    return str(tmp_path)
+
+
+def test_builtin_through_tensorflow_datasets(small_builtin):
+    from keras_transformer.data.builtin import pairs_of_split
+
+    pairs = load_pairs("builtin", "train", "en", "de", small_builtin)
+    expected = list(pairs_of_split("train", 53))
+    found = list(zip(pairs.source, pairs.target, strict=True))
+    assert sorted(found) == sorted(expected)
+    # Any other name takes the same way, and slices are its own.
+    name = "tfds:keras_transformer_phrases"
+    some = load_pairs(name, "validation[:3]", "de", "en", small_builtin)
+    assert len(some) == 3
+    again = load_pairs("builtin", "train", "en", "de", small_builtin)
+    assert again == pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "language", "message"),
+    [
+        ("builtin", "train", "fr", "no language 'fr'. Expected one of: de, en"),
+        ("builtin", "dev", "en", "no split 'dev'. Expected one of"),
+        ("tfds:no_such_set", "train", "en", "no corpus 'no_such_set'"),
+    ],
+)
+def test_what_tensorflow_datasets_lacks_is_named(
+    small_builtin, name, split, language, message
+):
+    with pytest.raises(ValueError, match=message):
+        load_pairs(name, split, language, "de", small_builtin)
+
+
+def test_without_a_network_it_fails_at_once(monkeypatch, tmp_path):
+    def no_network(*_):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(corpus.socket, "getaddrinfo", no_network)
+    monkeypatch.setattr(corpus.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(
+        tfds.core.DatasetBuilder,
+        "download_and_prepare",
+        lambda *_: pytest.fail("would have tried for minutes"),
+    )
+    with pytest.raises(ConnectionError, match=r"phontron.*--data-dir"):
+        load_pairs(
+            "tfds:ted_hrlr_translate/pt_to_en",
+            "train",
+            "pt",
+            "en",
+            str(tmp_path),
+        )

@@ -1,0 +1,181 @@
+"""Search against exhaustive enumeration, over small random models."""
+
+import itertools
+
+import numpy as np
+import paper
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_transformer import beam_search, greedy_search, length_penalty
+
+START, END = 2, 3
+
+
+class TableModel:
+    """Next-token logits from a random table of the last two tokens and the
+    sentence: the cache carries the token before the last, so a wrongly
+    reordered cache gives wrong probabilities."""
+
+    def __init__(self, seed, sentences, vocab_size):
+        rng = np.random.default_rng(seed)
+        shape = (sentences, vocab_size, vocab_size, vocab_size)
+        self.table = rng.normal(scale=2, size=shape).astype("float32")
+
+    def start(self, beam_size):
+        rows = len(self.table) * beam_size
+        return {
+            "before": np.full((rows, 1), START, "int32"),
+            "sentence": np.repeat(
+                np.arange(len(self.table), dtype="int32"), beam_size
+            )[:, None],
+        }
+
+    def step(self, tokens, cache, index):
+        table = ops.convert_to_tensor(self.table)
+        size = self.table.shape[-1]
+        place = (cache["sentence"][:, 0] * size + cache["before"][:, 0]) * size
+        logits = ops.take(
+            ops.reshape(table, (-1, size)), place + tokens, axis=0
+        )
+        return logits, {**cache, "before": tokens[:, None]}
+
+    def log_probability(self, sentence, tokens):
+        before, last, total = START, START, 0.0
+        for token in tokens:
+            row = self.table[sentence, before, last].astype("float64")
+            total += np.log(paper.softmax(row))[token]
+            before, last = last, token
+        return total
+
+    def all_finished(self, sentence, limit, alpha):
+        """Every sequence that ends by itself or, at the limit, by force."""
+        others = [t for t in range(self.table.shape[-1]) if t != END]
+        scored = []
+        for length in range(limit):
+            for tokens in itertools.product(others, repeat=length):
+                tokens = (*tokens, END)
+                score = self.log_probability(sentence, tokens)
+                score /= paper.length_penalty(len(tokens), alpha)
+                scored.append((score, tokens))
+        return sorted(scored, reverse=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    alpha=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
+    limits=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+)
+def test_a_wide_beam_finds_what_enumeration_finds(seed, alpha, limits):
+    model = TableModel(seed, len(limits), vocab_size=4)
+    beam = 36  # as many as there are continuations: 3 · 3 · 4
+    ids, scores = beam_search(
+        model.step, model.start(beam), limits, beam, alpha
+    )
+    for b, limit in enumerate(limits):
+        expected = model.all_finished(b, limit, alpha)[:beam]
+        for k, (score, tokens) in enumerate(expected):
+            assert float(scores[b, k]) == pytest.approx(score, abs=1e-4)
+            if k == 0:
+                found = [int(t) for t in ids[b, 0] if t != 0]
+                assert found == [t for t in tokens if t != 0]
+
+
+def test_fewer_hypotheses_than_beams_leave_the_rest_empty():
+    model = TableModel(1, 1, vocab_size=4)
+    ids, scores = beam_search(model.step, model.start(5), [1], 5)
+    assert np.isfinite(scores[0, 0])
+    assert np.isneginf(scores[0, 1:]).all()
+    np.testing.assert_array_equal(ids[0, :, 0], [END, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_a_beam_of_one_is_greedy_search(seed, alpha):
+    model = TableModel(seed, 3, vocab_size=11)
+    limits = [2, 13, 7]
+    ids, scores = greedy_search(model.step, model.start(1), limits)
+    one = beam_search(model.step, model.start(1), limits, 1, alpha)
+    np.testing.assert_array_equal(one[0][:, 0], ids)
+    # The same by the general path, which a tensor for the beam takes.
+    general = beam_search(
+        model.step, model.start(1), limits, np.int32(1), alpha
+    )
+    for b in range(3):
+        length = int((np.asarray(ids[b]) != 0).sum())
+        expected = scores[b] / paper.length_penalty(length, alpha)
+        assert float(one[1][b, 0]) == pytest.approx(float(expected), rel=1e-5)
+        np.testing.assert_array_equal(general[0][b, 0], one[0][b, 0])
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5, 13])
+def test_a_sentence_does_not_depend_on_its_batch_mates(beam):
+    model = TableModel(8, 4, vocab_size=7)
+    limits = np.array([9, 2, 17, 5])
+    ids, scores = beam_search(model.step, model.start(beam), limits, beam)
+    for b in range(4):
+        alone = TableModel(8, 4, vocab_size=7)
+        alone.table = alone.table[b : b + 1]
+        one, score = beam_search(
+            alone.step, alone.start(beam), limits[b : b + 1], beam
+        )
+        width = one.shape[-1]
+        np.testing.assert_array_equal(ids[b, :, :width], one[0])
+        assert (np.asarray(ids[b, :, width:]) == 0).all()
+        np.testing.assert_allclose(scores[b], score[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_limits_hold_and_every_hypothesis_ends(beam):
+    model = TableModel(5, 3, vocab_size=11)
+    model.table[..., END] = -30  # it would never end by itself
+    limits = [1, 3, 8]
+    ids, scores = beam_search(model.step, model.start(beam), limits, beam)
+    for b, limit in enumerate(limits):
+        best = np.asarray(ids[b, 0])
+        assert best[limit - 1] == END
+        assert (best[limit:] == 0).all()
+        assert np.isfinite(scores[b, 0])
+
+
+def test_a_beam_wider_than_the_vocabulary():
+    model = TableModel(5, 2, vocab_size=4)
+    _, scores = beam_search(model.step, model.start(97), [5, 6], 97)
+    assert (np.diff(np.asarray(scores)[:, :40], axis=1) <= 0).all()
+
+
+def test_no_sentences_give_no_translations():
+    model = TableModel(5, 1, vocab_size=7)
+    model.table = model.table[:0]
+
+    def never(tokens, cache, index):
+        return ops.zeros((0, 7)), cache
+
+    ids, scores = beam_search(never, {}, np.zeros((0,), "int32"), 3)
+    assert ids.shape[:2] == scores.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        (1, 1.0),
+        (2, 1.09690262),
+        (5, 1.35865518),
+        (10, 1.73286211),
+        (20, 2.35436208),
+        (50, 3.77856470),
+        (100, 5.56958491),
+    ],
+)
+def test_length_penalty(length, expected):
+    assert float(length_penalty(length, 0.6)) == pytest.approx(expected)
+
+
+def test_errors_name_what_was_received():
+    with pytest.raises(ValueError, match=r"beam_size=0, alpha=0.6"):
+        beam_search(None, None, [1], 0)
+    with pytest.raises(ValueError, match=r"beam_size=4, alpha=-1"):
+        beam_search(None, None, [1], 4, -1)

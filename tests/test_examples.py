@@ -1,0 +1,79 @@
+"""Every example, in miniature; the promises are kept by the full size."""
+
+import ast
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=str)
+def test_each_says_how_to_run_it_and_what_it_promises(path):
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    assert f"python examples/{path.name}" in text
+    assert "Promise: " in text
+    assert path.stem in pathlib.Path(__file__).read_text(), "not tested"
+
+
+def test_copy_task():
+    assert 0 <= load("copy_task").main(count=256, epochs=1) <= 1
+
+
+def test_text_classifier():
+    accuracy = load("text_classifier").main(count=1500, epochs=4)
+    assert accuracy > 0.25  # of twelve cities
+
+
+def test_language_model(capsys):
+    assert load("language_model").main(count=1200, epochs=2) < 25
+    assert "a letter, of" in capsys.readouterr().out
+
+
+def test_two_replicas(corpus):
+    """In a process of its own: devices are set before TensorFlow starts."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
+        f"from two_replicas import main; main(3, {str(corpus)!r})"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "2 replicas, loss" in result.stdout
+
+
+def test_translation_and_use_saved_model(tmp_path, monkeypatch, capsys, recipe):
+    from keras_transformer.data import builtin
+
+    sizes = {"train": 600, "validation": 20, "test": 20}
+    monkeypatch.setattr(builtin, "SIZES", sizes)
+    example = load("translation")
+    import dataclasses
+
+    small = dataclasses.replace(
+        example.RECIPE,
+        vocab_size=400,
+        validate_every=2,
+        data_dir=str(tmp_path / "data"),
+    )
+    monkeypatch.setattr(example, "RECIPE", small)
+    export = tmp_path / "models" / "demo" / "1"
+    for _ in range(2):  # the second time finds all done
+        result = example.main(tmp_path / "run", export, steps=2)
+    assert result["sentences"] == 20
+    load("use_saved_model").main(str(export))
+    assert "quarter past five" in capsys.readouterr().out

@@ -1,0 +1,205 @@
+"""Feed-forward network, encoder and decoder layer against the paper."""
+
+import keras
+import numpy as np
+import paper
+import pytest
+from keras import ops
+
+from keras_transformer import DecoderLayer, EncoderLayer, FeedForward
+
+B, T, S, D, H, F = 2, 3, 5, 14, 2, 17
+
+
+def random(*shape):
+    return (
+        np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
+    )
+
+
+def with_random_weights(layer):
+    for i, weight in enumerate(layer.weights):
+        weight.assign(0.4 * random(i + 1, *weight.shape)[0])
+    return layer
+
+
+def arrays(layer):
+    return [ops.convert_to_numpy(w).astype("float64") for w in layer.weights]
+
+
+def test_equation_2():
+    layer = FeedForward(D, F)
+    x = random(B, T, D)
+    layer(x)
+    with_random_weights(layer)
+    np.testing.assert_allclose(
+        layer(x), paper.feed_forward(x, *arrays(layer)), atol=1e-4
+    )
+
+
+def sublayers(layer, mask, causal, memory=None, memory_mask=None):
+    """The layer's functions in NumPy, with the layer's weights."""
+    own = mask[:, None]
+    if causal:
+        own = own & np.tril(np.ones((T, T), bool))
+
+    def attention(sub, memory, mask):
+        def apply(x):
+            value = x if memory is None else memory
+            return paper.multi_head_attention(
+                x, value, value, arrays(sub), H, mask
+            )
+
+        return apply
+
+    def norm(sub):
+        return lambda x: paper.layer_norm(x, *arrays(sub), 1e-6)
+
+    steps = [
+        (
+            attention(layer.self_attention, None, own),
+            norm(layer.self_attention_norm),
+        )
+    ]
+    if memory is not None:
+        steps.append(
+            (
+                attention(layer.cross_attention, memory, memory_mask[:, None]),
+                norm(layer.cross_attention_norm),
+            )
+        )
+    steps.append(
+        (
+            lambda x: paper.feed_forward(x, *arrays(layer.feed_forward)),
+            norm(layer.feed_forward_norm),
+        )
+    )
+    return steps
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_figure_1_left(norm_first, causal):
+    layer = EncoderLayer(D, H, F, norm_first=norm_first)
+    x, mask = random(B, T, D), np.array([[1, 1, 0], [1, 0, 0]], bool)
+    layer(x)
+    with_random_weights(layer)
+    found = layer(x, mask=mask, use_causal_mask=causal)
+    for sublayer, norm in sublayers(layer, mask, causal):
+        x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
+    np.testing.assert_allclose(found, x, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_figure_1_right(norm_first):
+    layer = DecoderLayer(D, H, F, norm_first=norm_first)
+    x, memory = random(B, T, D), random(B, S, D)
+    x_mask = np.array([[1, 1, 0], [1, 1, 1]], bool)
+    memory_mask = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0]], bool)
+    layer(x, memory)
+    with_random_weights(layer)
+    found = layer(x, memory, x_mask=x_mask, memory_mask=memory_mask)
+    for sublayer, norm in sublayers(layer, x_mask, True, memory, memory_mask):
+        x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
+    np.testing.assert_allclose(found, x, atol=1e-4)
+
+
+def test_parameters_by_the_closed_form():
+    x = random(B, T, D)
+    for dk, dv in ((None, None), (3, 5)):
+        shape = (D, H, dk or D // H, dv or D // H, F)
+        encoder = EncoderLayer(D, H, F, key_dim=dk, value_dim=dv)
+        decoder = DecoderLayer(D, H, F, key_dim=dk, value_dim=dv)
+        encoder(x)
+        decoder(x, x)
+        expected = paper.encoder_layer_parameters(*shape)
+        assert encoder.count_params() == expected
+        expected = paper.decoder_layer_parameters(*shape)
+        assert decoder.count_params() == expected
+
+
+def test_decoder_returns_its_attention_to_the_memory():
+    layer = DecoderLayer(D, H, F)
+    x, memory = random(B, T, D), random(B, S, D)
+    mask = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0]], bool)
+    output, weights = layer(
+        x, memory, memory_mask=mask, return_attention_scores=True
+    )
+    np.testing.assert_allclose(output, layer(x, memory, memory_mask=mask))
+    assert weights.shape == (B, H, T, S)
+    np.testing.assert_allclose(ops.sum(weights, axis=-1), 1, atol=1e-6)
+    assert (np.asarray(weights)[0, ..., 4] == 0).all()
+    np.testing.assert_array_equal(weights[1, ..., 0], 1)
+
+
+def test_decoder_steps_with_a_cache_give_the_whole():
+    layer = DecoderLayer(D, H, F)
+    x, memory = random(B, 7, D), random(B, S, D)
+    mask = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0]], bool)
+    whole = layer(x, memory, memory_mask=mask)
+    cache, memory_cache = layer.empty_cache(B, 11), layer.project_memory(memory)
+    for t in range(7):
+        step, cache = layer(
+            x[:, t : t + 1],
+            memory_mask=mask,
+            cache=cache,
+            cache_index=t,
+            memory_cache=memory_cache,
+        )
+        np.testing.assert_allclose(step[:, 0], whole[:, t], atol=1e-5)
+
+
+def test_encoder_steps_with_a_cache_give_the_whole():
+    layer = EncoderLayer(D, H, F)
+    x = random(B, 7, D)
+    whole = layer(x, use_causal_mask=True)
+    cache = layer.empty_cache(B, 11)
+    for t in range(7):
+        step, cache = layer(x[:, t : t + 1], cache=cache, cache_index=t)
+        np.testing.assert_allclose(step[:, 0], whole[:, t], atol=1e-5)
+
+
+SITES = ["dropout_rate", "attention_dropout_rate", "activation_dropout_rate"]
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("layer_class", [EncoderLayer, DecoderLayer])
+def test_the_rate_reaches_its_sites_and_no_other(layer_class, site):
+    rates = dict.fromkeys(SITES, 0.0) | {site: 0.37}
+    layer = layer_class(D, H, F, **rates)
+    found = sorted(
+        f"{sub.name} {sub.rate}"
+        for sub in layer._flatten_layers()
+        if isinstance(sub, keras.layers.Dropout) and sub.rate
+    )
+    decoder = layer_class is DecoderLayer
+    expected = {
+        "dropout_rate": 3 if decoder else 2,
+        "attention_dropout_rate": 2 if decoder else 1,
+        "activation_dropout_rate": 1,
+    }[site]
+    assert len(found) == expected, found
+    x = random(B, T, D)
+    inputs = (x, x) if decoder else (x,)
+    dropped = np.asarray(layer(*inputs, training=True))
+    assert np.abs(dropped - np.asarray(layer(*inputs))).max() > 1e-3
+
+
+def test_equal_seeds_drop_alike_and_sites_drop_apart():
+    x = np.ones((B, T, D), "float32")
+    one, two = (EncoderLayer(D, H, F, 0.5, seed=5) for _ in range(2))
+    one(x), two(x)
+    two.set_weights(one.get_weights())
+    np.testing.assert_array_equal(one(x, training=True), two(x, training=True))
+    first = one.self_attention_dropout(x, training=True)
+    second = one.feed_forward_dropout(x, training=True)
+    assert np.any(np.asarray(first) != np.asarray(second))
+
+
+def test_errors_name_what_was_received():
+    with pytest.raises(ValueError, match="d_model=14, num_heads=3"):
+        EncoderLayer(14, 3, 5)
+    with pytest.raises(ValueError, match=r"x.shape=\(2, 3, 4\), d_model=14"):
+        EncoderLayer(14, 2, 5)(random(2, 3, 4))
+    with pytest.raises(ValueError, match="d_ff=0"):
+        FeedForward(3, 0)

@@ -1,0 +1,143 @@
+"""Gradients say it exactly: nothing real depends on padding."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    MultiHeadAttention,
+    PositionalEmbedding,
+)
+
+SOURCE = np.array([[5, 3, 2, 4, 0], [4, 0, 0, 0, 0], [1, 2, 3, 0, 0]])
+TARGET = np.array([[5, 3, 0], [4, 2, 1], [1, 0, 0]])
+D, LAYERS = 14, 3
+
+
+def encoder(implicit):
+    layers = [EncoderLayer(D, 2, 17, 0.3, 0.2, 0.1) for _ in range(LAYERS)]
+
+    def run(x):
+        for layer in layers:
+            x = (
+                layer(x)
+                if implicit
+                else layer(x, mask=tf.constant(SOURCE != 0))
+            )
+            yield x
+
+    return run, SOURCE
+
+
+def causal_encoder(implicit):
+    layers = [EncoderLayer(D, 2, 17) for _ in range(LAYERS)]
+
+    def run(x):
+        for layer in layers:
+            mask = {} if implicit else {"mask": tf.constant(SOURCE != 0)}
+            x = layer(x, use_causal_mask=True, **mask)
+            yield x
+
+    return run, SOURCE
+
+
+def encoder_with_attention_mask(implicit):
+    """The implicit mask still counts beside an explicit `attention_mask`."""
+    layers = [EncoderLayer(D, 2, 17) for _ in range(LAYERS)]
+    near = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
+
+    def run(x):
+        for layer in layers:
+            mask = {} if implicit else {"mask": tf.constant(SOURCE != 0)}
+            x = layer(x, attention_mask=tf.constant(near[None]), **mask)
+            yield x
+
+    return run, SOURCE
+
+
+def memory_of_decoder(implicit):
+    """The decoder's output must not see the padding of the memory."""
+    layers = [DecoderLayer(D, 2, 17) for _ in range(LAYERS)]
+    embedding = PositionalEmbedding(7, D)
+
+    def run(memory):
+        x = embedding(TARGET)
+        for layer in layers:
+            if implicit:
+                x = layer(x, memory)
+            else:
+                x = layer(
+                    x,
+                    memory,
+                    x_mask=tf.constant(TARGET != 0),
+                    memory_mask=tf.constant(SOURCE != 0),
+                )
+            yield x
+
+    return run, TARGET
+
+
+def target_of_decoder(implicit):
+    layers = [DecoderLayer(D, 2, 17) for _ in range(LAYERS)]
+    memory = PositionalEmbedding(7, D)(SOURCE)
+
+    def run(x):
+        for layer in layers:
+            masks = {
+                "x_mask": tf.constant(TARGET != 0),
+                "memory_mask": tf.constant(SOURCE != 0),
+            }
+            x = layer(x, memory, **({} if implicit else masks))
+            yield x
+
+    return run, TARGET
+
+
+def attention(implicit):
+    layers = [MultiHeadAttention(2, 7) for _ in range(LAYERS)]
+
+    def run(x):
+        memory = x
+        for layer in layers:
+            mask = {} if implicit else {"value_mask": tf.constant(SOURCE != 0)}
+            x = layer(x, memory, **mask)
+            yield x
+
+    return run, SOURCE
+
+
+STACKS = [
+    (encoder, SOURCE),
+    (causal_encoder, SOURCE),
+    (encoder_with_attention_mask, SOURCE),
+    (memory_of_decoder, SOURCE),
+    (target_of_decoder, TARGET),
+    (attention, SOURCE),
+]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize(("stack", "ids"), STACKS)
+def test_gradient_at_padding_is_exactly_zero(stack, ids, implicit, training):
+    run, output_ids = stack(implicit)
+    embedding = PositionalEmbedding(7, D, dropout_rate=0.2)
+    embedded = embedding(ids, training=training)
+    mask = embedded._keras_mask
+    with tf.GradientTape(persistent=True) as tape:
+        x = tf.identity(embedded)
+        tape.watch(x)
+        if implicit:
+            x._keras_mask = mask
+        real = tf.constant((output_ids != 0)[..., None], tf.float32)
+        sums = [
+            tf.reduce_sum(real * tf.sin(y) * np.arange(1.0, D + 1))
+            for y in run(x)
+        ]
+    assert len(sums) == LAYERS
+    for total in sums:
+        gradient = tape.gradient(total, x).numpy()
+        assert (gradient[ids == 0] == 0).all()
+        assert (gradient[ids != 0] != 0).any()

@@ -1,0 +1,212 @@
+import json
+import pathlib
+
+import keras
+import numpy as np
+import paper
+import pytest
+from keras import ops
+
+from keras_transformer import Transformer, TransformerConfig
+from keras_transformer.checks import assert_no_leak
+
+V = 31
+SMALL = TransformerConfig(V, num_layers=3, d_model=22, num_heads=2, d_ff=17)
+SOURCE = np.array([[5, 6, 7, 8, 3], [9, 3, 0, 0, 0], [4, 4, 3, 0, 0]])
+TARGET = np.array([[2, 5, 6], [2, 7, 0], [2, 11, 13]])
+INPUTS = {"source": SOURCE, "target": TARGET}
+
+# Section 2 of table 3: parameters of the two stacks, no embedding.
+STACKS = [
+    ("base", {}, 44_138_496),
+    ("big", {}, 176_357_376),
+    ("tiny", {}, 1_325_056),
+    ("h=1", {"num_heads": 1}, 44_138_496),
+    ("h=4", {"num_heads": 4}, 44_138_496),
+    ("h=16", {"num_heads": 16}, 44_138_496),
+    ("h=32", {"num_heads": 32}, 44_138_496),
+    ("d_k=16", {"key_dim": 16, "value_dim": 64}, 44_138_496 - 7_091_712),
+    ("d_k=32", {"key_dim": 32, "value_dim": 64}, 44_138_496 - 4_727_808),
+    ("N=2", {"num_layers": 2}, 14_712_832),
+    ("N=4", {"num_layers": 4}, 29_425_664),
+    ("N=8", {"num_layers": 8}, 58_851_328),
+    ("d=256", {"d_model": 256, "key_dim": 32}, 17_362_944),
+    ("d=1024", {"d_model": 1024, "key_dim": 128}, 126_001_152),
+    ("d_ff=1024", {"d_ff": 1024}, 31_543_296),
+    ("d_ff=4096", {"d_ff": 4096}, 69_328_896),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "expected"), STACKS)
+def test_table_3(name, changes, expected):
+    preset = name if not changes else "base"
+    config = TransformerConfig.preset(preset, vocab_size=5, **changes)
+    d, h, f = config.d_model, config.num_heads, config.d_ff
+    dk = config.key_dim or d // h
+    dv = config.value_dim or dk
+    closed = config.num_layers * (
+        paper.encoder_layer_parameters(d, h, dk, dv, f)
+        + paper.decoder_layer_parameters(d, h, dk, dv, f)
+    )
+    assert closed == expected
+    # Two layers built stand for all: they are alike.
+    model = Transformer(
+        TransformerConfig.from_dict({**config.to_dict(), "num_layers": 1})
+    )
+    assert model.count_params() - 5 * d == expected // config.num_layers
+
+
+def test_one_embedding_serves_three_times():
+    assert Transformer(SMALL).target_embedding.count_params() == V * 22
+    model = Transformer(SMALL)
+    assert model.source_embedding is model.target_embedding
+
+
+def test_two_vocabularies_have_two_embeddings():
+    config = TransformerConfig.from_dict(
+        {**SMALL.to_dict(), "source_vocab_size": 43}
+    )
+    two, one = Transformer(config), Transformer(SMALL)
+    assert two.count_params() == one.count_params() + 43 * 22
+    source = np.where(SOURCE == 9, 42, SOURCE)
+    assert two({"source": source, "target": TARGET}).shape == (3, 3, V)
+
+
+def test_weight_tree():
+    """The names and shapes that checkpoints rest on."""
+    path = pathlib.Path(__file__).with_name("weight_tree.json")
+    model = Transformer(
+        TransformerConfig(V, num_layers=1, d_model=22, num_heads=2, d_ff=17)
+    )
+    found = [[w.path, list(w.shape)] for w in model.weights]
+    assert found == json.loads(path.read_text()), (
+        "The weights changed, so old checkpoints do not load. If that is "
+        "meant: raise FORMAT in checkpoints.py, note it in the changelog, and "
+        f"write this to {path.name}: {json.dumps(found)}"
+    )
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_nothing_leaks(norm_first):
+    config = TransformerConfig.from_dict(
+        {
+            **SMALL.to_dict(),
+            "norm_first": norm_first,
+            "dropout_rate": 0.3,
+            "attention_dropout_rate": 0.2,
+        }
+    )
+    assert_no_leak(Transformer(config), INPUTS, causal="target")
+
+
+def test_future_does_not_leak_in_training_either():
+    """Bit for bit, with dropout on: equal seeds drop alike."""
+    config = TransformerConfig.from_dict(
+        {**SMALL.to_dict(), "attention_dropout_rate": 0.2}
+    )
+
+    def run(target):
+        model = Transformer(config, seed=5)
+        model.set_weights(weights)
+        inputs = {"source": SOURCE, "target": target}
+        return np.asarray(model(inputs, training=True))
+
+    weights = Transformer(config).get_weights()
+    other = TARGET.copy()
+    other[:, 2] = 17
+    before, after = run(TARGET), run(other)
+    np.testing.assert_array_equal(before[:, :2], after[:, :2])
+    assert (before[0, 2] != after[0, 2]).any()
+
+
+def test_rows_of_padding_alone_are_finite():
+    inputs = {"source": np.zeros((2, 5), int), "target": np.zeros((2, 3), int)}
+    assert np.isfinite(np.asarray(Transformer(SMALL)(inputs))).all()
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_step_by_step_is_the_whole(norm_first):
+    config = TransformerConfig.from_dict(
+        {**SMALL.to_dict(), "norm_first": norm_first}
+    )
+    model = Transformer(config)
+    whole = model(INPUTS)
+    memory_cache = model.project_memory(model.encode(SOURCE))
+    cache = model.empty_cache(3, 7)
+    for t in range(3):
+        logits, cache = model.decode_step(
+            TARGET[:, t], cache, t, memory_cache, SOURCE != 0
+        )
+        real = TARGET[:, t] != 0
+        np.testing.assert_allclose(logits[real], whole[:, t][real], atol=1e-5)
+
+
+def test_beams_share_the_memory():
+    model = Transformer(SMALL)
+    beams = 4
+    tokens = np.arange(4, 4 + 3 * beams)
+    mask = SOURCE != 0
+    memory_cache = model.project_memory(model.encode(SOURCE))
+    found, _ = model.decode_step(
+        tokens, model.empty_cache(12, 5), 0, memory_cache, mask
+    )
+    tiled = np.repeat(SOURCE, beams, axis=0)
+    expected, _ = model.decode_step(
+        tokens,
+        model.empty_cache(12, 5),
+        0,
+        model.project_memory(model.encode(tiled)),
+        tiled != 0,
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "policy", ["float32", "mixed_bfloat16", "mixed_float16"]
+)
+def test_keras_file_round_trips(policy, tmp_path):
+    model = Transformer(SMALL, seed=3, dtype=policy)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.config == SMALL
+    assert again.dtype_policy.name == policy
+    assert again.get_config() == model.get_config()
+    np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_logits_and_weights_are_float32_in_mixed_precision(policy):
+    model = Transformer(SMALL, dtype=policy)
+    logits = model(INPUTS)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    assert {w.dtype for w in model.weights} == {"float32"}
+    full = Transformer(SMALL)
+    full.set_weights(model.get_weights())
+    np.testing.assert_allclose(logits, full(INPUTS), atol=0.1)
+    for layer in model._flatten_layers(include_self=False):
+        if not isinstance(layer, keras.layers.InputLayer) and layer.weights:
+            assert layer.compute_dtype == policy.removeprefix("mixed_")
+
+
+def test_dropout_is_off_outside_training():
+    model = Transformer(SMALL)
+    first, second = (np.asarray(model(INPUTS)) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert (np.asarray(model(INPUTS, training=True)) != first).any()
+
+
+def test_it_learns_one_batch():
+    """A step in the right direction, for every weight there is."""
+    from keras_transformer import LabelSmoothedCrossEntropy
+
+    model = Transformer(
+        TransformerConfig(V, num_layers=1, d_model=22, num_heads=2, d_ff=17)
+    )
+    before = model.get_weights()
+    model.compile(keras.optimizers.Adam(1e-3), LabelSmoothedCrossEntropy())
+    labels = np.array([[5, 6, 3], [7, 3, 0], [11, 13, 3]])
+    history = model.fit(INPUTS, labels, epochs=30, verbose=0).history["loss"]
+    assert history[-1] < 0.8 * history[0]
+    for old, weight in zip(before, model.weights, strict=True):
+        if not weight.path.endswith("key/bias"):  # softmax cancels it
+            assert (ops.convert_to_numpy(weight) != old).any(), weight.path

@@ -1,0 +1,180 @@
+import keras
+import numpy as np
+import paper
+import pytest
+from keras import ops
+
+from keras_transformer import MultiHeadAttention
+from keras_transformer.layers import (
+    causal_mask,
+    scaled_dot_product_attention,
+)
+from keras_transformer.layers.attention import fused_attention
+
+B, T, S, H, D, DK, DV = 2, 3, 5, 7, 11, 13, 17
+
+
+def random(*shape):
+    return (
+        np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
+    )
+
+
+def some_mask():
+    mask = np.random.default_rng(5).random((B, T, S)) > 0.4
+    mask[0, 1] = False  # a query that may attend to nothing
+    return mask
+
+
+def layer_and_inputs(**kwargs):
+    layer = MultiHeadAttention(H, DK, DV, **kwargs)
+    query, value, key = random(B, T, D), random(B, S, D), random(B, S, D + 2)
+    layer(query, value, key)
+    for weight in layer.weights:  # biases too
+        weight.assign(0.3 * random(*weight.shape))
+    return layer, (query, value, key)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_equation_1(masked):
+    q, k, v = random(B, H, T, DK), random(B, H, S, DK), random(B, H, S, DV)
+    mask = some_mask()[:, None] if masked else None
+    found, weights = scaled_dot_product_attention(q, k, v, mask)
+    np.testing.assert_allclose(found, paper.attention(q, k, v, mask), atol=1e-5)
+    total = np.ones((B, H, T))
+    if masked:
+        assert (
+            np.asarray(weights)[~np.broadcast_to(mask, (B, H, T, S))] == 0
+        ).all()
+        total[0, :, 1] = 0
+    np.testing.assert_allclose(ops.sum(weights, axis=-1), total, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_fused_attention_is_equation_1(masked):
+    q, k, v = random(B, H, T, DK), random(B, H, S, DK), random(B, H, S, DK)
+    mask = some_mask()[:, None] if masked else None
+    found = fused_attention(q, k, v, mask)
+    np.testing.assert_allclose(found, paper.attention(q, k, v, mask), atol=1e-5)
+
+
+def test_section_3_2_2():
+    layer, (query, value, key) = layer_and_inputs()
+    mask = some_mask()
+    weights = [ops.convert_to_numpy(w) for w in layer.weights]
+    names = [w.path.split("/")[-2] for w in layer.weights[::2]]
+    assert names == ["query", "key", "value", "output"]
+    expected = paper.multi_head_attention(query, key, value, weights, H, mask)
+    found = layer(query, value, key, attention_mask=mask)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_copied_weights_give_what_keras_gives(use_bias):
+    layer, (query, value, key) = layer_and_inputs(use_bias=use_bias)
+    theirs = keras.layers.MultiHeadAttention(H, DK, DV, use_bias=use_bias)
+    theirs(query, value, key)
+    for mine, other in zip(layer.weights, theirs.weights, strict=True):
+        other.assign(ops.reshape(mine, other.shape))
+    mask = some_mask()
+    # With scores, so that a row without keys gives zeros there too.
+    arguments = {"attention_mask": mask, "return_attention_scores": True}
+    expected, expected_scores = theirs(query, value, key, **arguments)
+    found, scores = layer(query, value, key, **arguments)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+
+
+def test_every_argument_we_take_has_keras_name():
+    import inspect
+
+    def names(function):
+        return list(inspect.signature(function).parameters)
+
+    ours, theirs = MultiHeadAttention, keras.layers.MultiHeadAttention
+    assert set(names(ours.__init__)) <= set(names(theirs.__init__))
+    # Positional use stays the same: the order is theirs.
+    shared = [n for n in names(theirs.call) if n in names(ours.call)]
+    assert names(ours.call)[: len(shared)] == shared
+
+
+def test_causal_mask_is_the_explicit_one():
+    layer = MultiHeadAttention(H, DK)
+    x = random(B, T, D)
+    found = layer(x, x, use_causal_mask=True)
+    expected = layer(x, x, attention_mask=causal_mask(T))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_row_without_keys_gives_the_output_bias_alone():
+    layer, (query, value, key) = layer_and_inputs()
+    found = layer(query, value, key, attention_mask=some_mask())
+    np.testing.assert_array_equal(found[0, 1], layer.weights[-1])
+
+
+def test_steps_with_a_cache_give_the_whole():
+    layer = MultiHeadAttention(H, DK, DV)
+    x = random(B, 7, D)
+    whole = layer(x, x, use_causal_mask=True)
+    cache = layer.empty_cache(B, 11)
+    pieces = []
+    for start, end in ((0, 1), (1, 4), (4, 5), (5, 7)):
+        part = x[:, start:end]
+        piece, cache = layer(part, part, cache=cache, cache_index=start)
+        pieces.append(ops.convert_to_numpy(piece))
+    found = np.concatenate(pieces, axis=1)
+    np.testing.assert_allclose(found, whole, atol=1e-5)
+
+
+def test_projected_memory_serves_several_rows_each():
+    layer, (_, value, key) = layer_and_inputs()
+    queries = random(3 * B, T, D)
+    mask = np.random.default_rng(5).random((B, S)) > 0.3
+    found = layer(queries, cache=layer.project(value, key), value_mask=mask)
+    expected = layer(
+        queries,
+        np.repeat(value, 3, axis=0),
+        np.repeat(key, 3, axis=0),
+        value_mask=np.repeat(mask, 3, axis=0),
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_implicit_masks_are_honoured_and_left_alone():
+    ids = np.array([[5, 3, 2, 0, 0], [4, 0, 0, 0, 0]])
+    embedded = keras.layers.Embedding(7, D, mask_zero=True)(ids)
+    layer = MultiHeadAttention(H, DK)
+    found, scores = layer(embedded, embedded, return_attention_scores=True)
+    assert (
+        np.asarray(scores)[:, :, :, :][
+            ~np.broadcast_to((ids != 0)[:, None, None, :], scores.shape)
+        ]
+        == 0
+    ).all()
+    np.testing.assert_array_equal(embedded._keras_mask, ids != 0)
+    np.testing.assert_array_equal(found._keras_mask, ids != 0)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_large_activations_stay_finite(policy):
+    layer = MultiHeadAttention(2, 3, dtype=policy)
+    x = 1000 * random(B, T, D)
+    assert np.isfinite(
+        ops.convert_to_numpy(ops.cast(layer(x, x), "float32"))
+    ).all()
+
+
+def test_dropout_drops_weights_in_training_alone():
+    layer, (query, value, key) = layer_and_inputs(dropout=0.5, seed=3)
+    plain = np.asarray(layer(query, value, key))
+    again = np.asarray(layer(query, value, key, training=False))
+    dropped = np.asarray(layer(query, value, key, training=True))
+    np.testing.assert_array_equal(plain, again)
+    assert np.abs(dropped - plain).max() > 0.01
+
+
+def test_errors_name_what_was_received():
+    with pytest.raises(ValueError, match="Received: num_heads=0"):
+        MultiHeadAttention(0, 3)
+    with pytest.raises(ValueError, match=r"query.shape=\(2, 3\)"):
+        MultiHeadAttention(2, 3)(random(2, 3), random(2, 3))

@@ -1,0 +1,273 @@
+"""The contract of the exported model, in this process and in others."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer import saved_model
+from keras_transformer.saved_model import SavedTranslator
+from keras_transformer.translator import (
+    SearchSettings,
+    Translator,
+    translate_lines,
+)
+
+HARD = [
+    b"",
+    b"   ",
+    "\u00a0\u3000\u2581".encode(),
+    b"The meeting is on the 3rd of May.",
+    b"\n\r\t",
+    "🦄👩‍👩‍👧 \u202eright to left עברית العربية".encode(),
+    "e\u0301 combining".encode(),
+    b"a\x00b",
+    b"\xff\xfe invalid \xc3",
+    b"</s> <s> <unk> <pad>",
+    "\u2047".encode(),
+    b"",
+]
+
+
+@pytest.fixture(scope="module")
+def loaded(exported):
+    return SavedTranslator(exported)
+
+
+def translate(loaded, texts):
+    found = loaded.translate(tf.constant(texts, tf.string))
+    return found["translation"].numpy().tolist(), found["score"].numpy()
+
+
+def test_hard_input_gives_one_valid_answer_each(loaded):
+    translations, scores = translate(loaded, HARD)
+    assert len(translations) == len(scores) == len(HARD)
+    for text, translation, score in zip(
+        HARD, translations, scores, strict=True
+    ):
+        translation.decode("utf-8")
+        if not text.decode("utf-8", "replace").strip(" \u2581"):
+            assert (translation, score) == (b"", 0.0), text
+        assert np.isfinite(score)
+
+
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_any_size_of_batch_keeps_order(loaded, size):
+    texts = [b"" if i % 3 == 1 else b"room %d" % (i % 7) for i in range(size)]
+    translations, scores = translate(loaded, texts)
+    assert len(translations) == len(scores) == size
+    alone = {text: translate(loaded, [text]) for text in sorted(set(texts))}
+    for text, translation, score in zip(
+        texts, translations, scores, strict=True
+    ):
+        expected, expected_score = alone[text]
+        assert translation == expected[0]
+        np.testing.assert_allclose(score, expected_score[0], atol=1e-5)
+
+
+def test_only_empty_rows(loaded):
+    translations, scores = translate(loaded, [b"", b" ", b""])
+    assert translations == [b"", b"", b""]
+    np.testing.assert_array_equal(scores, [0, 0, 0])
+
+
+def test_a_hundred_thousand_characters_are_cut(run, loaded):
+    long = b"room 7 " * 15_000
+    translations, _ = translate(loaded, [long, b"room 7"])
+    assert translations[1] == translate(loaded, [b"room 7"])[0][0]
+    cap = SearchSettings().max_source_length
+    ids = run.source_tokenizer.encode(tf.constant([long]))[:, :-1]
+    assert ids.shape[1] is None
+    assert int(ids.row_lengths()[0]) > cap
+    # The same as what the source is cut to.
+    cut = run.source_tokenizer.decode(ids[:, :cap].to_tensor())
+    assert translate(loaded, cut)[0][0] == translations[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=4))
+def test_any_bytes_give_valid_answers(loaded, texts):
+    translations, scores = translate(loaded, texts)
+    assert len(translations) == len(texts)
+    assert np.isfinite(scores).all()
+    for translation in translations:
+        translation.decode("utf-8")
+
+
+def test_rank_and_type_are_enforced(loaded):
+    serve = loaded.loaded.signatures["serving_default"]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        serve(text=tf.constant([["two", "dimensions"]]))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        serve(text=tf.constant("none"))
+    with pytest.raises((TypeError, tf.errors.InvalidArgumentError)):
+        serve(text=tf.constant([1, 2]))
+
+
+def test_the_signature_is_as_documented(loaded):
+    serve = loaded.loaded.signatures["serving_default"]
+    _, inputs = serve.structured_input_signature
+    assert inputs == {"text": tf.TensorSpec([None], tf.string, "text")}
+    outputs = serve.structured_outputs
+    assert set(outputs) == {"translation", "score"}
+    assert outputs["translation"].dtype == tf.string
+    assert outputs["score"].dtype == tf.float32
+    assert outputs["score"].shape.as_list() == [None]
+
+
+def test_python_fresh_process_and_session_agree(run, exported, tmp_path):
+    texts = [text for text in HARD if text != b"a\x00b"]  # JSON has no NUL
+    model = Translator(
+        run.load_model(), run.source_tokenizer, run.target_tokenizer
+    )
+    found = model.translate(tf.constant(texts))
+    python = found["translation"].numpy().tolist()
+    program = tmp_path / "client.py"
+    program.write_text(CLIENT)
+    np.savez(tmp_path / "texts.npz", *texts)
+    for way in ("load", "session"):
+        result = subprocess.run(
+            [sys.executable, "-I", program, way, exported, tmp_path],
+            check=True,
+            capture_output=True,
+            cwd=tmp_path,
+        )
+        translations, scores = json.loads(result.stdout)
+        assert [t.encode() for t in translations] == python, way
+        np.testing.assert_allclose(scores, found["score"], atol=1e-5)
+
+
+CLIENT = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+import tensorflow_text
+way, path, folder = sys.argv[1:]
+texts = [a.item() for a in np.load(folder + "/texts.npz").values()]
+if way == "load":
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    found = serve(text=tf.constant(texts))
+    found = [found[k].numpy() for k in ("translation", "score")]
+else:
+    v1 = tf.compat.v1
+    with v1.Session(graph=tf.Graph()) as session:
+        meta = v1.saved_model.load(session, ["serve"], path)
+        signature = meta.signature_def["serving_default"]
+        found = session.run(
+            [signature.outputs[k].name for k in ("translation", "score")],
+            {signature.inputs["text"].name: texts},
+        )
+assert "keras_transformer" not in sys.modules
+print(json.dumps([[t.decode() for t in found[0]], found[1].tolist()]))
+"""
+
+
+def test_n_best_begins_with_the_best(loaded):
+    text = tf.constant([b"room 7", b"", b"office 9"])
+    best = loaded.translate(text)
+    found = loaded.loaded.signatures["n_best"](
+        text=text, beam_size=tf.constant(4), alpha=tf.constant(0.6)
+    )
+    assert found["translation"].shape == (3, 4)
+    np.testing.assert_array_equal(
+        found["translation"][:, 0], best["translation"]
+    )
+    scores = found["score"].numpy()
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_other_beam_sizes_are_asked_for_by_signature(run, loaded):
+    model = run.load_model()
+    text = tf.constant([b"room 7 is on the third floor", b""])
+    for beam, alpha in ((1, 0.6), (3, 1.0)):
+        expected = Translator(
+            model,
+            run.source_tokenizer,
+            run.target_tokenizer,
+            SearchSettings(beam, alpha),
+        ).translate(text)
+        found = loaded.searched_with(beam, alpha)(text)
+        np.testing.assert_array_equal(
+            found["translation"], expected["translation"]
+        )
+        np.testing.assert_allclose(found["score"], expected["score"], atol=1e-5)
+
+
+def test_no_operation_calls_back_into_python_or_the_file_system(exported):
+    graph = (exported / "saved_model.pb").read_bytes()
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    message = saved_model_pb2.SavedModel.FromString(graph)
+    definition = message.meta_graphs[0].graph_def
+    nodes = [*definition.node]
+    for function in definition.library.function:
+        nodes.extend(function.node_def)
+    used = {node.op for node in nodes}
+    assert "SentencepieceOp" in used
+    forbidden = ("PyFunc", "ReadFile", "WriteFile", "Xla", "Print")
+    own = {"ShardedFilename", "SaveV2", "RestoreV2", "MergeV2Checkpoints"}
+    for op in used - own:
+        assert not any(part in op for part in forbidden), op
+
+
+def test_what_is_stored_beside_the_model(loaded, exported):
+    about = json.loads((exported / saved_model.ABOUT).read_text())
+    assert about["search"]["beam_size"] == 4
+    assert "layers:2|d_model:22" in about["signature"]
+    loaded.remember({"bleu": 1.0})
+    loaded.remember({"bleu": 2.0})
+    lines = (exported / saved_model.EVALUATIONS).read_text().splitlines()
+    assert [json.loads(line)["bleu"] for line in lines] == [1.0, 2.0]
+
+
+def test_a_version_is_a_number_and_is_not_overwritten(run, exported, tmp_path):
+    with pytest.raises(ValueError, match="ends in a version number"):
+        saved_model.export(run, tmp_path / "small")
+    with pytest.raises(ValueError, match="exists"):
+        saved_model.export(run, exported)
+
+
+def test_an_export_that_fails_leaves_nothing(run, tmp_path, monkeypatch):
+    def full_disk(translator, path):
+        path.mkdir()
+        (path / "saved_model.pb").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saved_model, "write", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        saved_model.export(run, tmp_path / "small" / "1")
+    assert list((tmp_path / "small").iterdir()) == []
+
+
+def test_what_is_no_saved_model_is_named(tmp_path):
+    with pytest.raises(ValueError, match="No SavedModel in"):
+        SavedTranslator(tmp_path)
+
+
+def test_another_vocabulary_is_refused(run):
+    from keras_transformer.data.tokenizer import train_tokenizer
+
+    other = train_tokenizer(["some other text here"] * 9, 290)
+    with pytest.raises(ValueError, match="290 word pieces for a model of 400"):
+        Translator(run.load_model(), other, other)
+
+
+def test_lines_come_back_in_their_order():
+    seen = []
+
+    def echo(batch):
+        seen.append(len(batch))
+        return {"translation": batch}
+
+    lines = [f"{'x' * (i % 7)}{i}" for i in range(101)]
+    done = []
+    assert translate_lines(echo, lines, 13, done.append) == lines
+    assert sum(seen) == 101
+    assert max(seen) == 13
+    assert done[-1] == 101
+    assert translate_lines(echo, []) == []

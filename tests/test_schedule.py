@@ -1,0 +1,62 @@
+import json
+
+import keras
+import numpy as np
+import paper
+import pytest
+
+from keras_transformer import TransformerSchedule
+
+# Equation 3 at step s, counted from 1.
+KNOWN = [
+    (512, 1, 1.7469281e-07),
+    (512, 2000, 3.4938562e-04),
+    (512, 4000, 6.9877124e-04),
+    (512, 4001, 6.9868391e-04),
+    (512, 100_000, 1.3975425e-04),
+    (1024, 1, 1.2352647e-07),
+    (1024, 4000, 4.9410588e-04),
+    (1024, 100_000, 9.8821177e-05),
+]
+
+
+@pytest.mark.parametrize(("d_model", "step", "rate"), KNOWN)
+def test_equation_3(d_model, step, rate):
+    assert paper.learning_rate(step, d_model, 4000) == pytest.approx(rate)
+    found = float(TransformerSchedule(d_model)(step - 1))
+    assert found == pytest.approx(rate, rel=1e-6)
+
+
+def test_it_rises_to_warmup_steps_and_falls_after():
+    rates = np.array([float(TransformerSchedule(7, 11)(s)) for s in range(40)])
+    assert np.argmax(rates) == 10  # the eleventh update
+    assert (np.diff(rates[:11]) > 0).all()
+    assert (np.diff(rates[10:]) < 0).all()
+    assert rates.max() == pytest.approx((7 * 11) ** -0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "zero", [0, 0.0, np.int32(0), np.int64(0), keras.ops.zeros((), "int64")]
+)
+def test_first_step_is_finite_whatever_its_type(zero):
+    rate = float(TransformerSchedule(512)(zero))
+    assert rate == pytest.approx(1.7469281e-07, rel=1e-6)
+
+
+def test_config_is_json_and_round_trips():
+    schedule = TransformerSchedule(512, 17, scale=0.3)
+    config = json.loads(json.dumps(schedule.get_config()))
+    again = TransformerSchedule.from_config(config)
+    assert float(again(5)) == float(schedule(5))
+
+
+def test_an_optimizer_that_uses_it_round_trips():
+    adam = keras.optimizers.Adam(TransformerSchedule(512, 17))
+    config = keras.saving.serialize_keras_object(adam)
+    again = keras.saving.deserialize_keras_object(config)
+    assert float(again.learning_rate) == float(adam.learning_rate)
+
+
+def test_errors_name_what_was_received():
+    with pytest.raises(ValueError, match="warmup_steps=0"):
+        TransformerSchedule(512, 0)

@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.data.builtin import pairs_of_split
+from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    pairs = list(pairs_of_split("train", 500))
+    return train_tokenizer([line for pair in pairs for line in pair], 400)
+
+
+def round_trip(tokenizer, text):
+    ids = tokenizer.encode(tf.constant([text]))
+    return tokenizer.decode(ids.to_tensor())[0].numpy().decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Am 3. Mai um Viertel nach fünf.",
+        "GROSS und klein: ÄÖÜ äöü ß é ñ",
+        "e\u0301 is not \u00e9",
+        "日本語 العربية 🦄👩‍👩‍👧",
+        "</s> <s> <unk> <pad>",
+        "a\x00b",
+        "1234567890",
+    ],
+)
+def test_nothing_is_lost(tokenizer, text):
+    assert round_trip(tokenizer, text) == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text())
+def test_only_spaces_change(tokenizer, text):
+    # U+2581 is how SentencePiece writes a space.
+    text = text.encode("utf-8", "ignore").decode().replace("\u2581", " ")
+    while "  " in text:
+        text = text.replace("  ", " ")
+    assert round_trip(tokenizer, text) == text.strip(" ")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(), min_size=1, max_size=5))
+def test_the_graph_gives_what_the_library_gives(tokenizer, texts):
+    texts = [t.encode("utf-8", "ignore").decode() for t in texts]
+    library = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    found = tokenizer.encode(tf.constant(texts)).to_list()
+    for ids, text in zip(found, texts, strict=True):
+        assert ids == [*library.encode(text), END]
+        assert not {PAD, START, UNKNOWN, END} & set(ids[:-1])
+
+
+def test_decoding_stops_at_the_end_and_survives_any_id(tokenizer):
+    word = tokenizer.encode(tf.constant(["um"])).to_list()[0][:-1]
+    junk = [START, PAD, UNKNOWN, -5, 10**6]
+    rows = tf.ragged.constant([word + junk + [END, *word], [END], junk])
+    found = tokenizer.decode(tf.cast(rows.to_tensor(), tf.int32))
+    assert found.numpy().tolist() == [b"um", b"", b""]
+
+
+def test_random_ids_decode_to_valid_utf_8(tokenizer):
+    ids = np.random.default_rng(1).integers(4, 400, size=(300, 11))
+    for text in tokenizer.decode(tf.constant(ids, tf.int32)).numpy():
+        text.decode("utf-8")
+
+
+def test_setting_a_seed_does_not_destroy_it(tokenizer):
+    """`tf.random.set_seed` frees what eager operations own."""
+    encode = tf.function(tokenizer.encode)
+    text = tf.constant(["fünf Uhr"])
+    before = encode(text).to_list(), tokenizer.encode(text).to_list()
+    tf.random.set_seed(1)
+    assert (encode(text).to_list(), tokenizer.encode(text).to_list()) == before
+
+
+def test_training_is_deterministic():
+    lines = [pair[1] for pair in pairs_of_split("train", 300)]
+    assert (
+        train_tokenizer(lines, 350).model == train_tokenizer(lines, 350).model
+    )
+
+
+def test_other_special_ids_are_refused():
+    import io
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["some words to learn from"] * 9),
+        model_writer=model,
+        vocab_size=30,
+        model_type="bpe",
+        minloglevel=2,
+    )
+    with pytest.raises(ValueError, match="'pad': -1"):
+        Tokenizer(model.getvalue())
+
+
+@pytest.mark.parametrize("junk", [b"", b"no model", b"\x00" * 100])
+def test_what_is_no_model_is_refused(junk):
+    with pytest.raises(ValueError, match=r"SentencePiece|special ids"):
+        Tokenizer(junk)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_vocabulary_that_cannot_be_learned_is_an_error(size):
+    with pytest.raises(ValueError, match=f"vocab_size={size}"):
+        train_tokenizer(["too little text for so many pieces"], size)

@@ -1,0 +1,151 @@
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import SMALL
+
+from keras_transformer import checkpoints
+from keras_transformer.run import open_run, start_run
+from keras_transformer.training import train
+
+
+def weights_at(run, step):
+    path = dict(checkpoints.steps(run.checkpoints))[step]
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def test_a_run_has_all_it_needs(run):
+    about = json.loads((run.folder / "run.json").read_text())
+    assert about["transformer"]["d_model"] == 22
+    assert about["recipe"]["vocab_size"] == 400
+    assert {p.name for p in run.folder.iterdir()} == {
+        "run.json",
+        "source.model",
+        "target.model",
+        "checkpoints",
+        "logs",
+    }
+    assert [s for s, _ in checkpoints.steps(run.checkpoints)] == [4, 8]
+    again = open_run(run.folder)
+    assert again.recipe == run.recipe
+    assert again.config == run.config
+
+
+@pytest.mark.parametrize("stop", [4, 6])  # at and inside an epoch
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(
+    run, recipe, tmp_path, stop
+):
+    other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
+    train(other, stop, verbose=0)
+    train(open_run(other.folder), 8, verbose=0)
+    expected, found = weights_at(run, 8), weights_at(other, 8)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_finished_run_is_left_alone(run, capsys):
+    before = weights_at(run, 8)
+    train(open_run(run.folder), 8, verbose=0)
+    assert "Nothing to do" in capsys.readouterr().out
+    after = weights_at(run, 8)
+    np.testing.assert_array_equal(
+        before["weights.00000"], after["weights.00000"]
+    )
+
+
+def test_separate_vocabularies_train_and_translate(recipe, tmp_path):
+    import tensorflow as tf
+
+    from keras_transformer.translator import Translator
+
+    separate = dataclasses.replace(
+        recipe, shared_vocabulary=False, validate_every=2
+    )
+    run = start_run(tmp_path / "run", "tiny", separate, **SMALL)
+    model = train(run, 2, verbose=0)
+    assert run.source_tokenizer.model != run.target_tokenizer.model
+    translator = Translator(model, run.source_tokenizer, run.target_tokenizer)
+    found = translator.translate(tf.constant(["one", ""]))
+    assert found["translation"].shape == (2,)
+
+
+def test_what_is_left_out_is_counted(corpus, recipe, tmp_path, capsys):
+    short = dataclasses.replace(recipe, max_length=25, validate_every=1)
+    run = start_run(tmp_path / "run", "tiny", short, **SMALL)
+    out = capsys.readouterr().out
+    _, encoded = run.data("train")
+    assert f"train: {len(encoded)} pairs; left out 0 blank and" in out
+    assert encoded.lengths.max() <= 25
+    assert len(encoded) < 700
+
+
+def test_changed_data_is_refused(corpus, recipe, tmp_path):
+    import shutil
+
+    copy = tmp_path / "corpus"
+    shutil.copytree(corpus, copy)
+    own = dataclasses.replace(recipe, corpus=str(copy))
+    run = start_run(tmp_path / "run", "tiny", own, **SMALL)
+    import gzip
+
+    for language in ("en", "de"):
+        path = copy / f"train.{language}.gz"
+        lines = gzip.decompress(path.read_bytes()).split(b"\n")
+        path.write_bytes(gzip.compress(b"\n".join(lines[1:])))
+    with pytest.raises(ValueError, match="has changed"):
+        train(open_run(run.folder), 8, verbose=0)
+
+
+def test_an_exchanged_vocabulary_is_refused(run, recipe, tmp_path):
+    other = start_run(
+        tmp_path / "run",
+        "tiny",
+        dataclasses.replace(recipe, vocab_size=390),
+        **SMALL,
+    )
+    (other.folder / "target.model").write_bytes(run.target_tokenizer.model)
+    with pytest.raises(ValueError, match=r"target.model.*not the vocabulary"):
+        open_run(other.folder)
+
+
+def test_an_existing_folder_is_never_overwritten(run, recipe):
+    with pytest.raises(ValueError, match="must not exist"):
+        start_run(run.folder, "tiny", recipe, **SMALL)
+
+
+def test_a_start_that_fails_leaves_nothing(recipe, tmp_path):
+    greedy = dataclasses.replace(recipe, vocab_size=10**6)
+    with pytest.raises(ValueError, match="vocab_size=1000000"):
+        start_run(tmp_path / "run", "tiny", greedy, **SMALL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_replicas_are_one(tmp_path):
+    """Unequal token counts, an odd batch, Adam, three steps: within 1e-6.
+
+    In processes of their own, since devices are set before TensorFlow starts.
+    """
+    program = pathlib.Path(__file__).with_name("replicas.py")
+    files = []
+    for devices in (1, 2):
+        files.append(tmp_path / f"{devices}.npz")
+        subprocess.run(
+            [sys.executable, program, str(devices), files[-1]], check=True
+        )
+    with np.load(files[0]) as one, np.load(files[1]) as two:
+        assert list(one) == list(two)
+        for name in one:
+            # A key's bias changes nothing, softmax cancels it: its gradient is
+            # rounding alone, which Adam scales up to a step.
+            if name.endswith("key/bias"):
+                continue
+            np.testing.assert_allclose(
+                two[name], one[name], atol=1e-6, rtol=0, err_msg=name
+            )
+        assert one["moved"] > 1e-3
