@@ -3,6 +3,7 @@
 import time
 
 import keras
+import tensorflow as tf
 
 from keras_transformer import checkpoints, evaluation
 from keras_transformer.translator import (
@@ -46,7 +47,7 @@ class TokensPerSecond(keras.callbacks.Callback):
     def _tokens(self):
         metrics = {metric.name: metric for metric in self.model.metrics}
         nll = metrics["compile_metrics"].metrics[0]
-        return float(nll.tokens)
+        return float(tf.convert_to_tensor(nll.tokens.value))
 
 
 class TranslationQuality(keras.callbacks.Callback):
@@ -87,5 +88,5 @@ class Checkpoint(keras.callbacks.Callback):
         self.keep = keep
 
     def on_epoch_end(self, epoch, logs=None):
-        step = int(self.model.optimizer.iterations)
+        step = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
         checkpoints.save(self.folder, self.model, step, self.keep)

@@ -30,10 +30,12 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     query = ops.cast(query, "float32") / math.sqrt(query.shape[-1])
     key = ops.cast(key, "float32")
     scores = ops.matmul(query, ops.swapaxes(key, -2, -1))  # [B, H, T, S]
-    if mask is None:
-        weights = ops.softmax(scores)
-    else:
-        weights = ops.softmax(ops.where(mask, scores, LOWEST))
+    if mask is not None:
+        scores = ops.where(mask, scores, LOWEST)
+    # Keras warns of a softmax over a single key, where it is 1.
+    single = scores.shape[-1] == 1
+    weights = ops.ones_like(scores) if single else ops.softmax(scores)
+    if mask is not None:
         weights = weights * _attends_somewhere(mask, weights.dtype)
     weights = ops.cast(weights, value.dtype)
     dropped = weights if dropout is None else dropout(weights)
