@@ -6,7 +6,7 @@ were held out. It is what `make demo` runs.
 
     python examples/translation.py
 
-Promise: about five minutes of training on two CPU cores, BLEU at least 90.
+Promise: under five minutes of training on two CPU cores, BLEU at least 90.
 """
 
 import argparse
@@ -25,23 +25,27 @@ RECIPE = Recipe(
     tokens_per_batch=1500,
     warmup_steps=500,
     learning_rate_scale=0.35,
-    validate_every=600,
+    validate_every=400,
     data_dir="runs/data",
 )
 # Pre-norm, unlike the paper: it needs fewer steps, and here they are few.
 OVERRIDES = {"norm_first": True}
-STEPS = 1800
+STEPS = 1600
 
 
 def main(folder="runs/demo", export="saved_models/demo/1", steps=STEPS):
     folder, export = pathlib.Path(folder), pathlib.Path(export)
-    run = (
-        open_run(folder)
-        if folder.exists()
-        else start_run(folder, "tiny", RECIPE)
-    )
-    train(run, steps)
-    if not export.exists():
+    if folder.exists():
+        run = open_run(folder)
+    else:
+        run = start_run(folder, "tiny", RECIPE, **OVERRIDES)
+    weights = saved_model.digest(train(run, steps))
+    # A second run of this program finds all done. But an older export of
+    # other weights is not taken for ours: `export` will say that it is there.
+    if not (
+        export.exists()
+        and saved_model.SavedTranslator(export).about["weights"] == weights
+    ):
         saved_model.export(run, export)
 
     model = saved_model.SavedTranslator(export)

@@ -11,6 +11,7 @@ tensorflow_text`; nothing of this package.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import re
 import shutil
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
@@ -56,8 +58,9 @@ def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
             f"{str(path)!r}, which exists. Choose the next number."
         )
     settings = settings or SearchSettings()
+    model = run.load_model()
     translator = Translator(
-        run.load_model(), run.source_tokenizer, run.target_tokenizer, settings
+        model, run.source_tokenizer, run.target_tokenizer, settings
     )
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.parent.mkdir(parents=True, exist_ok=True)
@@ -66,6 +69,7 @@ def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
         about = {
             "keras_transformer": keras_transformer.__version__,
             "signature": signature(run),
+            "weights": digest(model),
             "search": dataclasses.asdict(settings),
         }
         (aside / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
@@ -92,6 +96,14 @@ def write(translator: Translator, path):
         ],
     )
     archive.write_out(str(path), verbose=False)
+
+
+def digest(model) -> str:
+    """SHA-256 of a model's weights: tells which training an export is of."""
+    sha = hashlib.sha256()
+    for weight in model.get_weights():
+        sha.update(np.ascontiguousarray(weight))
+    return sha.hexdigest()
 
 
 def signature(run) -> str:
