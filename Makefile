@@ -1,12 +1,15 @@
 # Everything runs from .venv, which the first target to need it makes.
 PYTHON ?= python3
 BIN := .venv/bin
+# TensorFlow's start-up chatter goes to a file, which is shown on failure.
+QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: demo test test-slow lint format clean
 
 demo: .venv/text  ## train, export and use a model: about eight minutes
-	$(BIN)/python examples/translation.py
-	$(BIN)/python examples/use_saved_model.py saved_models/demo/1
+	@mkdir -p runs
+	$(BIN)/python examples/translation.py $(QUIETLY)
+	$(BIN)/python examples/use_saved_model.py saved_models/demo/1 $(QUIETLY)
 
 test: .venv/dev  ## what has to pass before a commit lands
 	$(BIN)/python -m pytest
