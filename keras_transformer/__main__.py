@@ -11,10 +11,21 @@ from keras_transformer import chatter
 
 def main(arguments=None) -> int:
     """Runs the command; an expected error is one line and exit status 1."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(arguments)
+    options.given = {a.split("=")[0] for a in arguments if a.startswith("--")}
     try:
         options.run(options)
-    except (ValueError, OSError) as error:
+    except ImportError as error:
+        if os.environ.get(chatter.DEBUG):
+            raise
+        message = (
+            f"{error}. The command needs more than the layers do: install the "
+            "extra `text`, as in the README."
+        )
+        print(f"keras-transformer: error: {message}", file=sys.stderr)
+        return 1
+    except (ValueError, OSError, *_tensorflow_errors()) as error:
         if os.environ.get(chatter.DEBUG):
             raise
         message = " ".join(str(error).split())
@@ -26,18 +37,29 @@ def main(arguments=None) -> int:
     return 0
 
 
+def _tensorflow_errors():
+    """TensorFlow's errors, if it has been imported at all."""
+    tensorflow = sys.modules.get("tensorflow")
+    return (tensorflow.errors.OpError,) if tensorflow else ()
+
+
 def train(options):
     from keras_transformer import run as runs
     from keras_transformer.training import train
 
+    if options.steps < 1:
+        raise ValueError(
+            f"`--steps` must be at least 1. Received: {options.steps}"
+        )
     if options.resume:
-        run = runs.open_run(options.out)
-        changed = _changed(options, run.recipe)
-        if changed:
+        others = options.given - {"--resume", "--out", "--steps"}
+        if others:
             raise ValueError(
                 "A resumed run keeps its settings. Received: "
-                f"{', '.join(changed)}. Leave these out, or start a new run."
+                f"{', '.join(sorted(others))}. Leave these out, or start a "
+                "new run."
             )
+        run = runs.open_run(options.out)
     else:
         overrides = {
             name: value
@@ -88,6 +110,7 @@ def evaluate(options):
     from keras_transformer.saved_model import SavedTranslator
     from keras_transformer.translator import translate_lines
 
+    evaluation.check_tokenizer(options.tokenize)
     sources = read_lines(options.source)
     references = read_lines(options.reference)
     if len(sources) != len(references) or not sources:
@@ -123,8 +146,8 @@ def evaluate(options):
         "model": model.about["signature"],
         "search": search,
     }
+    print(json.dumps(result), flush=True)
     model.remember(result)
-    print(json.dumps(result))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -143,6 +166,7 @@ def parser() -> argparse.ArgumentParser:
             help=help,
             description=help,
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            allow_abbrev=False,
         )
         sub.set_defaults(run=function)
         return sub
@@ -240,17 +264,6 @@ def _recipe(options):
         if field.name != "shared_vocabulary"
     }
     return Recipe(**values, shared_vocabulary=not options.separate_vocabularies)
-
-
-def _changed(options, recipe):
-    """Options of a resumed run that differ from default and from the run."""
-    defaults = vars(parser().parse_args(["train", "--out", "-"]))
-    given, default = _recipe(options), _recipe(argparse.Namespace(**defaults))
-    return [
-        f"{name}={value!r} (the run has {getattr(recipe, name)!r})"
-        for name, value in dataclasses.asdict(given).items()
-        if value not in (getattr(default, name), getattr(recipe, name))
-    ]
 
 
 def _chunks(file, size):

@@ -28,6 +28,10 @@ def silence():
     if os.environ.get(DEBUG):
         return
     warnings.filterwarnings("ignore")
+    warnings.filterwarnings("default", module="keras_transformer")
+    warnings.formatwarning = lambda message, *_, **__: (
+        f"keras-transformer: warning: {message}\n"
+    )
     logging.getLogger("absl").setLevel(logging.ERROR)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1)

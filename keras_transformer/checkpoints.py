@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import struct
 import warnings
 import zipfile
 
@@ -17,6 +18,22 @@ import numpy as np
 
 FORMAT = 1
 NAME = re.compile(r"step-(\d{8})\.npz")
+
+
+# What reading a file raises when its bytes are wrong, whichever they are.
+DAMAGE = (
+    ValueError,
+    KeyError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    struct.error,
+    zipfile.BadZipFile,
+)
+
+
+class DamagedCheckpointError(ValueError):
+    """The file of a checkpoint is not what was written."""
 
 
 def state_of(model) -> dict[str, list]:
@@ -48,7 +65,12 @@ def save(folder, model, step: int, keep: int | None = None) -> pathlib.Path:
         for kind, variables in state_of(model).items()
         for i, variable in enumerate(variables)
     }
-    about = {"format": FORMAT, "step": step, "keras": keras.__version__}
+    about = {
+        "format": FORMAT,
+        "step": step,
+        "keras": keras.__version__,
+        "arrays": sorted(arrays),
+    }
     path = folder / f"step-{step:08}.npz"
     with write_aside(path) as file:
         np.savez(file, about=np.array(json.dumps(about)), **arrays)
@@ -61,7 +83,8 @@ def restore(path, model, with_optimizer: bool = True) -> int:
     """Puts a checkpoint's state into a model and gives its step.
 
     Raises:
-        ValueError: if the file is damaged, or belongs to another model.
+        DamagedCheckpointError: if the file is damaged.
+        ValueError: if it belongs to another model.
     """
     try:
         with (
@@ -73,8 +96,12 @@ def restore(path, model, with_optimizer: bool = True) -> int:
                 raise zipfile.BadZipFile(f"wrong checksum of {wrong}")
             arrays = {name: archive[name] for name in archive.files}
         about = json.loads(str(arrays.pop("about")))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as e:
-        raise ValueError(
+        if sorted(arrays) != about["arrays"]:
+            raise zipfile.BadZipFile("its list of contents is wrong")
+    except (FileNotFoundError, PermissionError):
+        raise
+    except DAMAGE as e:
+        raise DamagedCheckpointError(
             f"The checkpoint {str(path)!r} is damaged: {e}. Remove it to use "
             "the one before."
         ) from e
@@ -100,9 +127,7 @@ def restore_newest(folder, model, with_optimizer: bool = True) -> int:
     for _, path in reversed(found):
         try:
             return restore(path, model, with_optimizer)
-        except ValueError as error:
-            if "damaged" not in str(error):
-                raise
+        except DamagedCheckpointError as error:
             warnings.warn(str(error), stacklevel=2)
     raise ValueError(
         f"No checkpoint to load in {str(folder)!r}: found {len(found)}, none "

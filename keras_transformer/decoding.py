@@ -124,7 +124,8 @@ def beam_search(
         sequences, scores = greedy_search(
             step_fn, cache, limits, start_id, end_id
         )
-        lengths = ops.sum(ops.cast(sequences != PAD, "int32"), axis=-1)
+        # Every row ends, at its limit by force.
+        lengths = ops.argmax(ops.equal(sequences, end_id), axis=-1) + 1
         scores = scores / length_penalty(lengths, alpha)
         return sequences[:, None], scores[:, None]
 

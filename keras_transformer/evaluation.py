@@ -22,11 +22,7 @@ def score(
     Raises:
         ValueError: if the lists differ in length or are empty.
     """
-    if tokenize not in TOKENIZERS:
-        raise ValueError(
-            f"`tokenize` must be one of {', '.join(TOKENIZERS)}. "
-            f"Received: tokenize={tokenize!r}"
-        )
+    check_tokenizer(tokenize)
     if len(hypotheses) != len(references) or not references:
         raise ValueError(
             "Every sentence needs its reference. Received: "
@@ -44,3 +40,12 @@ def score(
         "chrf_signature": str(chrf.get_signature()),
         "sentences": len(references),
     }
+
+
+def check_tokenizer(tokenize: str):
+    """Raises a `ValueError` if sacreBLEU's tokenizer is not one of ours."""
+    if tokenize not in TOKENIZERS:
+        raise ValueError(
+            f"`tokenize` must be one of {', '.join(TOKENIZERS)}. "
+            f"Received: tokenize={tokenize!r}"
+        )

@@ -71,7 +71,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         return super().__call__(y_true, y_pred, real)
 
     def call(self, y_true, y_pred):
-        return smoothed_cross_entropy(y_true, y_pred, self.label_smoothing)
+        labels = legal_labels(y_true, self.pad_id)
+        return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 
     def get_config(self):
         return {
@@ -84,6 +85,11 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 def real_tokens(labels, pad_id=PAD):
     """1.0 at real labels, 0.0 at padding."""
     return ops.cast(ops.not_equal(labels, pad_id), "float32")
+
+
+def legal_labels(labels, pad_id):
+    """Padding that is no class, such as -1, becomes one; it is not counted."""
+    return ops.where(ops.equal(labels, pad_id), 0, labels)
 
 
 class TokenMetric(keras.metrics.Metric):
@@ -104,9 +110,12 @@ class TokenMetric(keras.metrics.Metric):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         real = real_tokens(y_true, self.pad_id)
+        if sample_weight is not None:
+            real = real * ops.cast(sample_weight, "float32")
         values = ops.cast(self.values(y_true, y_pred), "float32")
-        # Not a product: what stands at padding may be anything, even NaN.
-        self.total.assign_add(ops.sum(ops.where(real > 0, values, 0.0)))
+        # What stands at padding may be anything, even NaN.
+        values = ops.where(real > 0, values, 0.0)
+        self.total.assign_add(ops.sum(real * values))
         self.tokens.assign_add(ops.sum(real))
 
     def result(self):
@@ -125,7 +134,8 @@ class TokenLoss(TokenMetric):
         self.label_smoothing = label_smoothing
 
     def values(self, y_true, y_pred):
-        return smoothed_cross_entropy(y_true, y_pred, self.label_smoothing)
+        labels = legal_labels(y_true, self.pad_id)
+        return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 
     def get_config(self):
         return {

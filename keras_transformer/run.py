@@ -51,6 +51,13 @@ class Recipe:
     seed: int = 1
 
     def __post_init__(self):
+        self._check(
+            "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
+        )
+        self._check(
+            "learning_rate_scale", self.learning_rate_scale > 0, "positive"
+        )
+        self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
         for name in (
             "vocab_size",
             "max_length",
@@ -59,11 +66,14 @@ class Recipe:
             "validate_every",
             "keep_checkpoints",
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"`{name}` must be at least 1. "
-                    f"Received: {name}={getattr(self, name)}"
-                )
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+
+    def _check(self, name, holds, expected):
+        if not holds:
+            raise ValueError(
+                f"`{name}` must be {expected}. "
+                f"Received: {name}={getattr(self, name)}"
+            )
 
 
 @dataclasses.dataclass
@@ -130,7 +140,15 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
             f"{str(folder)!r}. Go on with it by --resume, or name another."
         )
     # Wrong settings are to show before the corpus is read.
-    TransformerConfig.preset(preset, vocab_size=recipe.vocab_size, **overrides)
+    config = TransformerConfig.preset(
+        preset, vocab_size=recipe.vocab_size, **overrides
+    )
+    if config.positions == "learned" and config.max_length < recipe.max_length:
+        raise ValueError(
+            "A model has to learn a position for every piece of a sentence. "
+            f"Received: max_length={config.max_length} of the model, "
+            f"max_length={recipe.max_length} of the recipe. Make them equal."
+        )
     _load(recipe, recipe.validation_split)
     pairs, _ = remove_unusable(_load(recipe, recipe.train_split))
     if recipe.shared_vocabulary:
@@ -150,6 +168,7 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
     )
     run = Run(folder, config, recipe, source, target)
     run.fingerprint = fingerprint(run.data(recipe.train_split)[1])
+    run.data(recipe.validation_split)  # shows now whether there is any
     _write(run)
     return run
 

@@ -46,6 +46,8 @@ def train(run: Run, steps: int, strategy=None, verbose=None):
     Raises:
         ValueError: if the training data is not what the run began with.
     """
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
     recipe = run.recipe
     strategy = strategy or default_strategy()
     replicas = strategy.num_replicas_in_sync

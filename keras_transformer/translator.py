@@ -11,6 +11,10 @@ from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.decoding import beam_search
 from keras_transformer.layers import padding_mask
 
+# Unicode's separators, the control characters that are space, and the mark that
+# SentencePiece writes for a space.
+BLANK = r"[\pZ\x09-\x0d\x{85}\x{2581}]*"
+
 
 @dataclasses.dataclass(frozen=True)
 class SearchSettings:
@@ -105,12 +109,11 @@ class Translator:
             `translation`, strings `(B, K)`, and `score`, float32 `(B, K)`.
         """
         text = tf.ensure_shape(text, [None])
-        pieces = self.source_tokenizer.encode(text)[
-            :, : self.settings.max_source_length
-        ]
-        # A row of the end token alone is blank.
-        rows = tf.where(pieces.row_lengths() > 1)  # [n, 1]
-        pieces = tf.ragged.boolean_mask(pieces, pieces.row_lengths() > 1)
+        pieces = self.source_tokenizer.encode(text, self._max_pieces())
+        blank = tf.strings.regex_full_match(text, BLANK)
+        full = ~blank & (pieces.row_lengths() > 1)  # not the end token alone
+        rows = tf.where(full)  # [n, 1]
+        pieces = tf.ragged.boolean_mask(pieces, full)
         # With nothing to translate one blank row keeps the shapes whole.
         none = tf.cast(tf.equal(tf.size(rows), 0), tf.int32)
         pieces = tf.concat([pieces, tf.fill([none, 1], END)], axis=0)
@@ -132,16 +135,26 @@ class Translator:
             ),
         }
 
+    def _max_pieces(self):
+        """Of the source; learned positions leave room for the end token."""
+        config, longest = self.model.config, self.settings.max_source_length
+        if config.positions == "learned":
+            longest = min(longest, config.max_length - 1)
+        return longest
+
     def _search(self, source, beam_size, alpha):
         """Source ids `(B, S)` to target ids `(B, K, T)` and scores."""
         memory_mask = padding_mask(source, PAD)
         memory_cache = self.model.project_memory(self.model.encode(source))
         lengths = tf.reduce_sum(tf.cast(memory_mask, tf.int32), axis=1)
         limits = lengths + self.settings.extra_length
-        # Not to be generated: they have no text.
-        vocab_size = self.model.config.vocab_size
+        config = self.model.config
+        if config.positions == "learned":
+            limits = tf.minimum(limits, config.max_length)
+        # Not to be generated: they have no text, or break the line.
+        ids = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
         unwanted = tf.reduce_any(
-            tf.one_hot([PAD, UNKNOWN, START], vocab_size, True, False), axis=0
+            tf.one_hot(ids, config.vocab_size, True, False), axis=0
         )
 
         def step(tokens, cache, index):
@@ -168,7 +181,15 @@ def translate_lines(translate, lines, batch_size=64, progress=None):
 
     Returns:
         A list of as many strings.
+
+    Raises:
+        ValueError: if `batch_size` < 1.
     """
+    if batch_size < 1:
+        raise ValueError(
+            "`batch_size` must be at least 1. "
+            f"Received: batch_size={batch_size}"
+        )
     order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
     results = [""] * len(lines)
     for start in range(0, len(order), batch_size):

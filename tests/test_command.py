@@ -97,7 +97,11 @@ WRONG = [
     ("a huge vocabulary", ["--vocab-size", "999999"], "vocab_size=999999"),
     ("no tokens", ["--tokens-per-batch", "0"], "tokens_per_batch=0"),
     ("a dropout of one", ["--dropout-rate", "1"], r"dropout_rate=1\.0"),
-    ("nothing to resume", ["--resume"], "no run.json"),
+    ("a smoothing of 1.5", ["--label-smoothing", "1.5"], "label_smoothing=1"),
+    ("no learning", ["--learning-rate-scale", "0"], r"learning_rate_scale=0"),
+    ("a negative seed", ["--seed", "-1"], "seed=-1"),
+    ("no steps", ["--steps", "0"], "--steps"),
+    ("nothing short enough", ["--max-length", "2"], "no pair left"),
 ]
 
 
@@ -123,12 +127,19 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_nothing_to_resume(tmp_path, capsys):
+    arguments = ("train", "--resume", "--out", tmp_path / "nothing")
+    status, captured = run_command(capsys, *arguments)
+    assert status == 1
+    assert "has no run.json" in captured.err
+
+
 def test_a_resumed_run_refuses_other_settings(run, capsys):
     status, captured = run_command(
         capsys, "train", "--resume", "--out", run.folder, "--seed", 7
     )
     assert status == 1
-    assert "seed=7 (the run has 1)" in captured.err
+    assert "Received: --seed. Leave" in captured.err
 
 
 def test_evaluate_refuses_unequal_files(exported, unequal, capsys):

@@ -26,7 +26,9 @@ def symbolic(inputs):
 
 def functional(layer, inputs):
     tensors = symbolic(inputs)
-    return keras.Model(tensors, layer(*tensors))
+    tensors = tensors if len(tensors) > 1 else tensors[0]
+    outputs = layer(*tensors) if isinstance(tensors, list) else layer(tensors)
+    return keras.Model(tensors, outputs)
 
 
 def test_every_public_layer_is_described():
@@ -73,10 +75,24 @@ def test_config_round_trips_through_json(layer_class, arguments, inputs):
 @each_layer
 def test_outputs_are_as_announced(layer_class, arguments, inputs):
     layer = layer_class(**arguments)
-    announced = layer(*symbolic(inputs))
-    found = layer(*inputs)
-    assert tuple(announced.shape[1:]) == tuple(found.shape[1:])
-    assert announced.dtype == keras.backend.standardize_dtype(found.dtype)
+    calls = [{}]
+    if "return_attention_scores" in inspect.signature(layer.call).parameters:
+        calls.append({"return_attention_scores": True})
+    for options in calls:
+        announced = layer(*symbolic(inputs), **options)
+        found = layer(*inputs, **options)
+        announced, found = (
+            keras.tree.flatten(announced),
+            keras.tree.flatten(found),
+        )
+        assert len(announced) == len(found) == 1 + len(options)
+        for a, f in zip(announced, found, strict=True):
+            assert len(a.shape) == len(f.shape)
+            assert all(
+                x in (None, y) for x, y in zip(a.shape, f.shape, strict=True)
+            )
+            assert a.shape[-1] == f.shape[-1]
+            assert a.dtype == keras.backend.standardize_dtype(f.dtype)
 
 
 @each_layer
@@ -135,7 +151,7 @@ def test_eager_and_graph_agree(layer_class, arguments, inputs):
 
 
 @each_layer
-def test_one_training_step_moves_every_weight(layer_class, arguments, inputs):
+def test_a_gradient_reaches_every_weight(layer_class, arguments, inputs):
     quiet = {**arguments, "use_bias": True}
     if "use_bias" not in arguments:
         quiet = arguments
@@ -149,6 +165,8 @@ def test_one_training_step_moves_every_weight(layer_class, arguments, inputs):
         assert gradient is not None, weight.path
         gradient = tf.convert_to_tensor(gradient)
         assert np.isfinite(gradient).all(), weight.path
+        if not weight.path.endswith("key/bias"):  # softmax cancels it
+            assert np.abs(gradient).max() > 1e-6, weight.path
 
 
 @each_layer

@@ -105,10 +105,22 @@ def test_a_beam_of_one_is_greedy_search(seed, alpha):
         model.step, model.start(1), limits, np.int32(1), alpha
     )
     for b in range(3):
-        length = int((np.asarray(ids[b]) != 0).sum())
+        length = np.asarray(ids[b]).tolist().index(END) + 1
         expected = scores[b] / paper.length_penalty(length, alpha)
         assert float(one[1][b, 0]) == pytest.approx(float(expected), rel=1e-5)
         np.testing.assert_array_equal(general[0][b, 0], one[0][b, 0])
+
+
+def test_the_end_token_may_be_zero():
+    model = TableModel(3, 2, vocab_size=7)
+    arguments = ([5, 9], 1, 0.6, 1, 0)
+    one = beam_search(model.step, model.start(1), *arguments)
+    limits, _, *rest = arguments
+    general = beam_search(
+        model.step, model.start(1), limits, np.int32(1), *rest
+    )
+    np.testing.assert_array_equal(one[0], general[0])
+    np.testing.assert_allclose(one[1], general[1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5, 13])

@@ -76,6 +76,28 @@ def test_weighted_sum_over_shares_is_the_mean_over_all():
     assert shares == pytest.approx(whole, rel=1e-6)
 
 
+@pytest.mark.parametrize("pad_id", [-1, -100, 99])
+def test_padding_may_be_no_class_at_all(pad_id):
+    labels, logits = some_batch()
+    other = np.where(labels == 0, pad_id, labels)
+    assert float(LabelSmoothedCrossEntropy(pad_id=pad_id)(other, logits)) == (
+        pytest.approx(float(LabelSmoothedCrossEntropy()(labels, logits)))
+    )
+    for metric in (TokenLoss, TokenAccuracy):
+        one, two = metric(), metric(pad_id=pad_id)
+        one.update_state(labels, logits)
+        two.update_state(other, logits)
+        assert float(one.result()) == float(two.result())
+
+
+def test_metrics_take_weights():
+    labels, logits = some_batch()
+    metric, first = TokenLoss(), TokenLoss()
+    metric.update_state(labels, logits, np.array([[1.0], [0.0], [0.0]]))
+    first.update_state(labels[:1], logits[:1])
+    assert float(metric.result()) == pytest.approx(float(first.result()))
+
+
 def test_metrics_do_not_depend_on_the_cut_into_batches():
     labels, logits = some_batch()
     for metric in (TokenLoss(), TokenAccuracy(), Perplexity()):

@@ -98,6 +98,28 @@ def test_every_argument_we_take_has_keras_name():
     assert names(ours.call)[: len(shared)] == shared
 
 
+def test_a_mask_may_differ_between_heads():
+    layer, (query, value, key) = layer_and_inputs()
+    theirs = keras.layers.MultiHeadAttention(H, DK, DV)
+    theirs(query, value, key)
+    for mine, other in zip(layer.weights, theirs.weights, strict=True):
+        other.assign(ops.reshape(mine, other.shape))
+    mask = np.random.default_rng(5).random((B, H, T, S)) > 0.3
+    mask[..., 0] = True
+    np.testing.assert_allclose(
+        layer(query, value, key, attention_mask=mask),
+        theirs(query, value, key, attention_mask=mask),
+        atol=1e-4,
+    )
+
+
+def test_output_shape_may_be_a_tuple_of_one():
+    layer = MultiHeadAttention(H, DK, output_shape=(19,))
+    assert layer(random(B, T, D), random(B, S, D)).shape == (B, T, 19)
+    with pytest.raises(ValueError, match=r"output_shape=\(2, 3\)"):
+        MultiHeadAttention(H, DK, output_shape=(2, 3))
+
+
 def test_causal_mask_is_the_explicit_one():
     layer = MultiHeadAttention(H, DK)
     x = random(B, T, D)

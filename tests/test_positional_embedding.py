@@ -108,7 +108,9 @@ def test_ids_may_come_as_floats():
     """As they do when a strategy averages the first batch over replicas."""
     layer = PositionalEmbedding(7, 4)
     ids = np.array([[5, 1, 3]])
-    np.testing.assert_array_equal(layer(ids.astype("float32")), layer(ids))
+    found = layer(ids.astype("float32"))
+    np.testing.assert_array_equal(found, layer(ids))
+    np.testing.assert_array_equal(found._keras_mask, ids != 0)
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,8 @@ def _from_tfds(name, split, source, target, data_dir):
                 builder.download_and_prepare()
         except OSError as error:
             raise ConnectionError(_unreachable(name, str(error))) from error
+        except AssertionError as error:  # files to be fetched by hand
+            raise ValueError(str(error)) from error
     if split not in builder.info.splits and not re.search(r"[\[+]", split):
         raise ValueError(
             f"{name!r} has no split {split!r}. Expected one of: "

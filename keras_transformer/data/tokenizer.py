@@ -83,15 +83,20 @@ class Tokenizer:
         self.model = model
         self.vocab_size = processor.vocab_size()
         self._processor = processor
+        # Bytes that would break a line, should a model ever say them.
+        self.line_breaks = [
+            processor.piece_to_id(piece) for piece in ("<0x0A>", "<0x0D>")
+        ]
 
     def _operations(self):
         """Made anew for each call or graph: `tf.random.set_seed` destroys
         the resource behind every tokenizer that was made in eager mode."""
         return tf_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
 
-    def encode(self, text) -> tf.RaggedTensor:
-        """Strings `(B,)` to ids `(B, None)`, each row with its end token."""
-        ids = self._operations().tokenize(text)
+    def encode(self, text, max_pieces=None) -> tf.RaggedTensor:
+        """Strings `(B,)` to ids `(B, None)`, each row with its end token, and
+        before it no more than `max_pieces`."""
+        ids = self._operations().tokenize(text)[:, :max_pieces]
         ends = tf.fill([ids.nrows(), 1], END)
         return tf.concat([ids, tf.cast(ends, ids.dtype)], axis=1)
 

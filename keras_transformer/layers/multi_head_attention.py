@@ -26,7 +26,8 @@ class MultiHeadAttention(keras.layers.Layer):
     one import. Relative to that layer: a row that may attend to nothing
     gives zeros on every path, masks are read and never removed from the
     inputs, scores and softmax are in float32, and kernels are stored as
-    matrices, so that Glorot initialisation sees the true fan-in.
+    matrices, so that Glorot initialisation sees the true fan-in. Inputs have
+    rank 3; `attention_axes` and `flash_attention` do not exist here.
 
     Args:
         num_heads: H.
@@ -45,8 +46,8 @@ class MultiHeadAttention(keras.layers.Layer):
         key: `(B, S, D)`. Defaults to `value`.
         query_mask, value_mask, key_mask: boolean `(B, T)` or `(B, S)`, filled
             in by Keras from implicit masks when not given.
-        attention_mask: boolean `(B, T, S)` or broadcastable to it, True where
-            a query may attend.
+        attention_mask: boolean `(B, T, S)` or `(B, H, T, S)`, or broadcastable
+            to one of these; True where a query may attend.
         return_attention_scores: also return the weights `(B, H, T, S)`.
         use_causal_mask: hide later keys from each query.
         cache: a dictionary of `key` `(B, H, S, d_k)` and `value`
@@ -93,6 +94,13 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"Received: num_heads={num_heads}, key_dim={key_dim}, "
                 f"value_dim={value_dim}"
             )
+        if isinstance(output_shape, tuple | list):
+            if len(output_shape) != 1:
+                raise ValueError(
+                    "`output_shape` must be one width. "
+                    f"Received: output_shape={output_shape}"
+                )
+            (output_shape,) = output_shape
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -210,11 +218,11 @@ class MultiHeadAttention(keras.layers.Layer):
         if use_causal_mask or cache_index is not None:
             keys = ops.shape(heads["key"])[2]
             mask = combine_masks(mask, causal_mask(length, keys, offset))
-        mask = combine_masks(mask, attention_mask)
+        mask = combine_masks(_per_head(mask), _per_head(attention_mask))
         output, weights = self._attend(
             self._split_heads(queries, self.key_dim),
             heads,
-            None if mask is None else ops.expand_dims(mask, -3),
+            mask,
             return_attention_scores,
             training,
         )
@@ -254,11 +262,6 @@ class MultiHeadAttention(keras.layers.Layer):
             (drops and dropout) or None,
         )
 
-    def compute_output_shape(
-        self, query_shape, value_shape=None, key_shape=None
-    ):
-        return (*query_shape[:-1], self.output_dim or query_shape[-1])
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -296,3 +299,10 @@ def _rows(mask):
 
 def _columns(mask):
     return None if mask is None else ops.expand_dims(mask, -2)
+
+
+def _per_head(mask):
+    """`(B, T, S)` to `(B, 1, T, S)`; what has heads already stays."""
+    if mask is None or len(mask.shape) == 4:
+        return mask
+    return ops.expand_dims(mask, -3)

@@ -159,7 +159,7 @@ class PositionalEmbedding(keras.layers.Layer):
         return ops.cast(ops.matmul(x, table), "float32")
 
     def compute_mask(self, inputs, previous_mask=None):
-        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
+        is_ids = len(inputs.shape) == 2  # and not what `reverse` takes
         if self.mask_zero and is_ids:
             return ops.not_equal(inputs, 0)
         return previous_mask

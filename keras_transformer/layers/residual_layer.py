@@ -117,9 +117,6 @@ class ResidualLayer(keras.layers.Layer):
                 f"x.shape={tuple(shape)}, d_model={self.d_model}"
             )
 
-    def compute_output_shape(self, x_shape, *args, **kwargs):
-        return x_shape
-
     def get_config(self):
         return {
             **super().get_config(),
