@@ -56,7 +56,7 @@ def main(folder="runs/demo", export="saved_models/demo/1", steps=STEPS):
         "source": "builtin test",
         "search": model.about["search"],
     }
-    model.remember(result)
+    evaluation.remember(export, result)
     print(json.dumps(result, indent=2))
     return result
 

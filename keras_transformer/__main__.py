@@ -45,7 +45,7 @@ def _tensorflow_errors():
 
 def train(options):
     from keras_transformer import run as runs
-    from keras_transformer.training import train
+    from keras_transformer.training import evaluate, train
 
     if options.steps < 1:
         raise ValueError(
@@ -69,7 +69,9 @@ def train(options):
         run = runs.start_run(
             options.out, options.preset, _recipe(options), **overrides
         )
-    train(run, options.steps)
+    model = train(run, options.steps)
+    if run.recipe.test_split:
+        print(json.dumps(evaluate(run, model, run.recipe.test_split)))
     print(
         f"Trained {options.out}. Next: keras-transformer export "
         f"{options.out} saved_models/NAME/1"
@@ -147,7 +149,7 @@ def evaluate(options):
         "search": search,
     }
     print(json.dumps(result), flush=True)
-    model.remember(result)
+    evaluation.remember(model.path, result)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -181,6 +183,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--target", default="de", help="target language")
     sub.add_argument("--train", default="train", metavar="SPLIT")
     sub.add_argument("--validation", default="validation", metavar="SPLIT")
+    sub.add_argument("--test", metavar="SPLIT", help="scored at the end")
     sub.add_argument("--data-dir", help="where TensorFlow Datasets keeps files")
     sub.add_argument(
         "--preset", default="tiny", help=f"one of {', '.join(PRESETS)}"
@@ -252,7 +255,11 @@ def _function(model, options):
 
 
 # Where a recipe's field has another name on the command line.
-_OPTIONS = {"train_split": "train", "validation_split": "validation"}
+_OPTIONS = {
+    "train_split": "train",
+    "validation_split": "validation",
+    "test_split": "test",
+}
 
 
 def _recipe(options):

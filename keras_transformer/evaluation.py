@@ -1,7 +1,13 @@
 """Scores of translations: section 6.1, by sacreBLEU with its signature."""
 
+import json
+import pathlib
+
 import sacrebleu
 
+from keras_transformer.checkpoints import write_aside
+
+STORE = "evaluations.jsonl"
 TOKENIZERS = ("13a", "none", "intl", "char", "zh")
 
 
@@ -49,3 +55,11 @@ def check_tokenizer(tokenize: str):
             f"`tokenize` must be one of {', '.join(TOKENIZERS)}. "
             f"Received: tokenize={tokenize!r}"
         )
+
+
+def remember(folder, result: dict):
+    """Adds a result to those stored in the folder of a run or a model."""
+    path = pathlib.Path(folder, STORE)
+    old = path.read_bytes() if path.exists() else b""
+    with write_aside(path) as file:
+        file.write(old + (json.dumps(result) + "\n").encode())

@@ -38,6 +38,7 @@ class Recipe:
     target: str = "de"
     train_split: str = "train"
     validation_split: str = "validation"
+    test_split: str | None = None  # scored at the end of training
     data_dir: str | None = None  # of TensorFlow Datasets
     vocab_size: int = 8000  # word pieces; §5.1 has 37,000 for WMT14
     shared_vocabulary: bool = True  # §3.4 and §5.1
@@ -149,7 +150,8 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
             f"Received: max_length={config.max_length} of the model, "
             f"max_length={recipe.max_length} of the recipe. Make them equal."
         )
-    _load(recipe, recipe.validation_split)
+    for split in filter(None, (recipe.validation_split, recipe.test_split)):
+        _load(recipe, split)
     pairs, _ = remove_unusable(_load(recipe, recipe.train_split))
     if recipe.shared_vocabulary:
         source = target = train_tokenizer(

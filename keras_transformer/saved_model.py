@@ -24,11 +24,9 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 import keras_transformer
-from keras_transformer.checkpoints import write_aside
 from keras_transformer.translator import SearchSettings, Translator
 
 ABOUT = "keras_transformer.json"
-EVALUATIONS = "evaluations.jsonl"
 
 
 def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
@@ -172,10 +170,3 @@ class SavedTranslator:
             return {name: values[:, 0] for name, values in best.items()}
 
         return translate
-
-    def remember(self, evaluation: dict):
-        """Adds an evaluation to those stored beside the model."""
-        path = self.path / EVALUATIONS
-        old = path.read_bytes() if path.exists() else b""
-        with write_aside(path) as file:
-            file.write(old + (json.dumps(evaluation) + "\n").encode())

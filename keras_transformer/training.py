@@ -1,11 +1,12 @@
 """Training: sections 5.2 to 5.4 of the paper."""
 
+import dataclasses
 import sys
 
 import keras
 import tensorflow as tf
 
-from keras_transformer import checkpoints
+from keras_transformer import checkpoints, evaluation
 from keras_transformer.callbacks import (
     Checkpoint,
     StopAt,
@@ -24,6 +25,12 @@ from keras_transformer.losses import (
 from keras_transformer.model import Transformer
 from keras_transformer.run import Recipe, Run, fingerprint
 from keras_transformer.schedule import TransformerSchedule
+from keras_transformer.translator import (
+    SearchSettings,
+    Translator,
+    compiled,
+    translate_lines,
+)
 
 
 def train(run: Run, steps: int, strategy=None, verbose=None):
@@ -135,3 +142,23 @@ def default_strategy() -> tf.distribute.Strategy:
     if len(gpus) > 1:
         return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
     return tf.distribute.get_strategy()
+
+
+def evaluate(run: Run, model: Transformer, split: str) -> dict:
+    """Scores a model on a split by the paper's search, and stores the result
+    in the run's folder."""
+    settings = SearchSettings()
+    translate = compiled(
+        Translator(model, run.source_tokenizer, run.target_tokenizer, settings)
+    )
+    pairs, _ = run.data(split)
+    result = {
+        **evaluation.score(
+            translate_lines(translate, pairs.source), pairs.target
+        ),
+        "split": split,
+        "step": int(keras.ops.convert_to_numpy(model.optimizer.iterations)),
+        "search": dataclasses.asdict(settings),
+    }
+    evaluation.remember(run.folder, result)
+    return result

@@ -34,6 +34,7 @@ def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
     run, model = tmp_path / "run", tmp_path / "models" / "m" / "1"
     train = ["train", "--corpus", corpus, "--vocab-size", 400]
     train += ["--tokens-per-batch", 300, "--validate-every", 2, "--out", run]
+    train += ["--test", "test"]
     status, _ = run_command(capsys, *train, "--steps", 2)
     assert status == 0
     status, captured = run_command(
@@ -41,6 +42,9 @@ def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
     )
     assert status == 0
     assert "Going on from step 2" in captured.out
+    lines = (run / "evaluations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4]
+    assert lines[-1] in captured.out
     assert run_command(capsys, "export", run, model, "--beam-size", 2)[0] == 0
 
     class Input:
@@ -92,6 +96,7 @@ WRONG = [
         ["--target", "fr"],
         r"validation\.fr, validation\.fr\.gz",
     ),
+    ("no such test split", ["--test", "tset"], r"tset\.en"),
     ("unequal files", ["--corpus", "unequal"], "3 in .*2 in "),
     ("no such data set", ["--corpus", "tfds:nothing"], "no corpus 'nothing'"),
     ("a huge vocabulary", ["--vocab-size", "999999"], "vocab_size=999999"),

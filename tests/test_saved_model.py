@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import saved_model
+from keras_transformer import evaluation, saved_model
 from keras_transformer.saved_model import SavedTranslator
 from keras_transformer.translator import (
     SearchSettings,
@@ -219,9 +219,9 @@ def test_what_is_stored_beside_the_model(loaded, exported):
     about = json.loads((exported / saved_model.ABOUT).read_text())
     assert about["search"]["beam_size"] == 4
     assert "layers:2|d_model:22" in about["signature"]
-    loaded.remember({"bleu": 1.0})
-    loaded.remember({"bleu": 2.0})
-    lines = (exported / saved_model.EVALUATIONS).read_text().splitlines()
+    evaluation.remember(exported, {"bleu": 1.0})
+    evaluation.remember(exported, {"bleu": 2.0})
+    lines = (exported / evaluation.STORE).read_text().splitlines()
     assert [json.loads(line)["bleu"] for line in lines] == [1.0, 2.0]
 
 
