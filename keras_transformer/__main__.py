@@ -152,6 +152,15 @@ def evaluate(options):
     evaluation.remember(model.path, result)
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, but not of options that have none."""
+
+    def _get_help_string(self, action):
+        if action.default in (None, False):
+            return action.help
+        return super()._get_help_string(action)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; TensorFlow is not imported for it."""
     from keras_transformer.config import PRESETS
@@ -167,7 +176,7 @@ def parser() -> argparse.ArgumentParser:
             function.__name__,
             help=help,
             description=help,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=False,
         )
         sub.set_defaults(run=function)
@@ -181,9 +190,15 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--source", default="en", help="source language")
     sub.add_argument("--target", default="de", help="target language")
-    sub.add_argument("--train", default="train", metavar="SPLIT")
-    sub.add_argument("--validation", default="validation", metavar="SPLIT")
-    sub.add_argument("--test", metavar="SPLIT", help="scored at the end")
+    split = {"metavar": "SPLIT"}
+    sub.add_argument("--train", default="train", help="learned from", **split)
+    sub.add_argument(
+        "--validation",
+        default="validation",
+        help="scored along the way",
+        **split,
+    )
+    sub.add_argument("--test", help="scored at the end", **split)
     sub.add_argument("--data-dir", help="where TensorFlow Datasets keeps files")
     sub.add_argument(
         "--preset", default="tiny", help=f"one of {', '.join(PRESETS)}"
