@@ -73,7 +73,7 @@ print("all layers work on", keras.backend.backend())
 
 @pytest.mark.parametrize("backend", ["jax"])
 def test_every_layer_on_another_backend(backend):
-    """In a process of its own; PyTorch has not been tried."""
+    """In a process of its own; run on PyTorch by hand, once."""
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, pathlib.Path(__file__).parent, backend],
         env={**os.environ, "KERAS_BACKEND": backend},
