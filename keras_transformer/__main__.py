@@ -221,6 +221,35 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--learning-rate-scale", default=1.0, type=float, help="on equation 3"
     )
+    sub.add_argument(
+        "--subword-dropout", default=0.0, type=float, help="BPE-dropout"
+    )
+    sub.add_argument(
+        "--global-clipnorm", type=float, metavar="X", help="of the gradient"
+    )
+    sub.add_argument(
+        "--gradient-accumulation-steps",
+        default=1,
+        **number,
+        help="parts of a batch that follow one another, for less memory",
+    )
+    sub.add_argument(
+        "--dtype-policy",
+        default="float32",
+        choices=["float32", "mixed_bfloat16"],
+        help="of the computation; weights stay float32",
+    )
+    sub.add_argument(
+        "--bleu-tokenizer",
+        default="13a",
+        help='sacreBLEU\'s, of the validation; "none" for text in tokens',
+    )
+    sub.add_argument(
+        "--patience", **number, help="validations without a better BLEU"
+    )
+    sub.add_argument(
+        "--average-checkpoints", default=5, **number, help="the last, at the end"
+    )
     sub.add_argument("--label-smoothing", default=0.1, type=float, help="ε")
     sub.add_argument("--dropout-rate", type=float, help="default: the preset's")
     sub.add_argument(

@@ -1,9 +1,6 @@
 """What happens around the steps of `fit`: speed, quality, checkpoints."""
 
-import time
-
 import keras
-import tensorflow as tf
 
 from keras_transformer import checkpoints, evaluation
 from keras_transformer.translator import (
@@ -12,42 +9,6 @@ from keras_transformer.translator import (
     compiled,
     translate_lines,
 )
-
-
-class StopAt(keras.callbacks.Callback):
-    """Ends `fit` after the step `last`, also inside an epoch."""
-
-    def __init__(self, last: int, done: int = 0):
-        super().__init__()
-        self.last = last
-        self.done = done
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.done += 1
-        if self.done >= self.last:
-            self.model.stop_training = True
-
-
-class TokensPerSecond(keras.callbacks.Callback):
-    """Adds `tokens/s`, real target tokens, to the progress bar and the logs.
-
-    Counts by the metric `nll`, which knows every replica's tokens.
-    """
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.began = time.perf_counter()
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.speed = self._tokens() / (time.perf_counter() - self.began)
-        logs["tokens/s"] = round(self.speed)
-
-    def on_epoch_end(self, epoch, logs=None):
-        logs["tokens/s"] = round(self.speed)
-
-    def _tokens(self):
-        metrics = {metric.name: metric for metric in self.model.metrics}
-        nll = metrics["compile_metrics"].metrics[0]
-        return float(tf.convert_to_tensor(nll.tokens.value))
 
 
 class TranslationQuality(keras.callbacks.Callback):
@@ -76,7 +37,9 @@ class TranslationQuality(keras.callbacks.Callback):
                 )
             )
         hypotheses = translate_lines(self.translate, self.source)
-        logs["val_bleu"] = evaluation.score(hypotheses, self.references)["bleu"]
+        logs["val_bleu"] = evaluation.score(
+            hypotheses, self.references, self.run.recipe.bleu_tokenizer
+        )["bleu"]
 
 
 class Checkpoint(keras.callbacks.Callback):

@@ -134,13 +134,30 @@ class Transformer(keras.Model):
         if dtype is not None:
             self.dtype_policy = dtype
 
-    def encode(self, source):
-        """The memory `(B, S, D)` of source ids `(B, S)`, without dropout."""
+    def encode(self, source, training=False):
+        """The memory `(B, S, D)` of source ids `(B, S)`."""
         mask = padding_mask(source, PAD)
-        x = self.source_embedding(source, training=False)
+        x = self.source_embedding(source, training=training)
         for layer in self.encoder_layers:
-            x = layer(x, mask=mask, training=False)
+            x = layer(x, mask=mask, training=training)
         return x if self.encoder_norm is None else self.encoder_norm(x)
+
+    def features(self, inputs, training=False):
+        """What is projected to the logits: `(B, T, D)` for `inputs` as in a
+        call of the model."""
+        source, target = inputs["source"], inputs["target"]
+        source_mask = padding_mask(source, PAD)
+        memory = self.encode(source, training)
+        x = self.target_embedding(target, training=training)
+        for layer in self.decoder_layers:
+            x = layer(
+                x,
+                memory,
+                x_mask=padding_mask(target, PAD),
+                memory_mask=source_mask,
+                training=training,
+            )
+        return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def project_memory(self, memory):
         """Each decoder layer's keys and values of the memory, made once."""

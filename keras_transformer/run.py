@@ -17,7 +17,11 @@ import numpy as np
 import keras_transformer
 from keras_transformer import checkpoints
 from keras_transformer.config import TransformerConfig
-from keras_transformer.data.batches import EncodedPairs, encode_pairs
+from keras_transformer.data.batches import (
+    EncodedPairs,
+    encode_pairs,
+    sample_pairs,
+)
 from keras_transformer.data.corpus import (
     SentencePairs,
     load_pairs,
@@ -47,8 +51,15 @@ class Recipe:
     warmup_steps: int = 4000  # §5.3
     learning_rate_scale: float = 1.0  # on equation 3; not in the paper
     label_smoothing: float = 0.1  # §5.4
+    subword_dropout: float = 0.0  # BPE-dropout; not in the paper
+    global_clipnorm: float | None = None  # of the gradient; not in the paper
+    gradient_accumulation_steps: int = 1  # parts of a batch, for less memory
+    dtype_policy: str = "float32"  # or "mixed_bfloat16"
+    bleu_tokenizer: str = "13a"  # sacreBLEU's; "none" for text in tokens
     validate_every: int = 1000  # steps; a checkpoint is saved then, too
+    patience: int | None = None  # validations without a better BLEU
     keep_checkpoints: int = 5
+    average_checkpoints: int = 5  # §6.1; the last ones, at the end
     seed: int = 1
 
     def __post_init__(self):
@@ -59,13 +70,26 @@ class Recipe:
             "learning_rate_scale", self.learning_rate_scale > 0, "positive"
         )
         self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
+        self._check(
+            "subword_dropout", 0 <= self.subword_dropout < 1, "in [0, 1)"
+        )
+        self._check(
+            "dtype_policy",
+            self.dtype_policy in ("float32", "mixed_bfloat16"),
+            "float32 or mixed_bfloat16",
+        )
+        for name in ("global_clipnorm", "patience"):
+            value = getattr(self, name)
+            self._check(name, value is None or value > 0, "positive")
         for name in (
             "vocab_size",
             "max_length",
             "tokens_per_batch",
             "warmup_steps",
             "validate_every",
+            "gradient_accumulation_steps",
             "keep_checkpoints",
+            "average_checkpoints",
         ):
             self._check(name, getattr(self, name) >= 1, "at least 1")
 
@@ -113,6 +137,21 @@ class Run:
                 )
             self.loaded[split] = pairs, encoded
         return self.loaded[split]
+
+    def training_pairs(self, epoch: int) -> EncodedPairs:
+        """What an epoch learns from: the training pairs, in pieces of its own
+        with `subword_dropout`."""
+        pairs, encoded = self.data(self.recipe.train_split)
+        if not self.recipe.subword_dropout:
+            return encoded
+        return sample_pairs(
+            pairs,
+            self.source_tokenizer,
+            self.target_tokenizer,
+            self.recipe.max_length,
+            self.recipe.subword_dropout,
+            (self.recipe.seed, epoch),
+        )
 
     def load_model(self) -> Transformer:
         """The model with the weights of the newest whole checkpoint."""

@@ -1,10 +1,11 @@
 """Batches: section 5.1, "batched together by approximate sequence length".
 
-Shapes: B batch, T target length, S source length.
+Shapes: R replicas, A parts, B rows of a part, T target length, S source length.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -34,6 +35,18 @@ class EncodedPairs:
         return np.stack([side.numpy() for side in sides], axis=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How a batch is cut: over workers, their replicas, and into parts that a
+    replica works off one after the other. Sums over all pieces do not depend
+    on it."""
+
+    workers: int = 1
+    worker: int = 0  # which of them this is
+    replicas: int = 1  # of each worker
+    parts: int = 1
+
+
 def encode_pairs(
     pairs: SentencePairs, source_tokenizer, target_tokenizer, max_length=None
 ) -> tuple[EncodedPairs, int]:
@@ -51,6 +64,40 @@ def encode_pairs(
         tf.ragged.boolean_mask(encoded.target, fits),
     )
     return kept, int((~fits).sum())
+
+
+def sample_pairs(
+    pairs: SentencePairs,
+    source_tokenizer,
+    target_tokenizer,
+    max_length: int,
+    dropout: float,
+    seed: tuple[int, ...],
+) -> EncodedPairs:
+    """Word pieces of all pairs by BPE-dropout, without those that come out
+    longer than `max_length` on a side.
+
+    Args:
+        dropout: the probability to leave out a merge.
+        seed: another seed, another sample.
+    """
+    seeds = np.random.SeedSequence(seed).generate_state(2).tolist()
+    sides = (
+        source_tokenizer.sample(pairs.source, dropout, seeds[0]),
+        target_tokenizer.sample(pairs.target, dropout, seeds[1]),
+    )
+    kept = [
+        pair
+        for pair in zip(*sides, strict=True)
+        if max(map(len, pair)) <= max_length
+    ]
+    return EncodedPairs(*(_ragged(side) for side in zip(*kept, strict=True)))
+
+
+def _ragged(rows):
+    lengths = [len(row) for row in rows]
+    values = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+    return tf.RaggedTensor.from_row_lengths(values, lengths)
 
 
 def plan_batches(
@@ -100,96 +147,127 @@ def _cut(order, longest, tokens):
 
 
 def training_batches(
-    encoded: EncodedPairs,
+    epochs: Callable[[int], EncodedPairs],
     tokens: int,
     seed: int,
-    replicas: int = 1,
+    cut: Cut = Cut(),
     first_batch: int = 0,
 ) -> tf.data.Dataset:
-    """Endless shuffled batches for `fit`.
+    """Endless shuffled batches.
 
     Args:
-        encoded: the pairs.
+        epochs: gives the pairs of an epoch by its number, from 0.
         tokens: about how many tokens to a batch and side.
         seed: of the order, which changes with each epoch.
-        replicas: the number of rows is a multiple of it; what is missing is
-            filled with empty rows, which carry no loss.
+        cut: what each batch is cut into.
         first_batch: how many batches to leave out, for resuming.
 
     Returns:
-        Batches `(inputs, labels, weights)`, see `make_batch`.
+        The pieces of each batch for this worker, one for each of its replicas,
+        see `make_batch`.
     """
-    return _dataset(
-        encoded,
-        lambda: _endless_plan(encoded.lengths, tokens, seed, first_batch),
-        tf.data.INFINITE_CARDINALITY,
-        replicas,
-    )
+
+    def batches():
+        skip = first_batch
+        for epoch in itertools.count():
+            encoded = epochs(epoch)
+            plan = plan_batches(encoded.lengths, tokens, seed, epoch)
+            yield from _rows(encoded, plan[skip:])
+            skip = max(0, skip - len(plan))
+
+    return _dataset(batches, cut)
 
 
 def evaluation_batches(
-    encoded: EncodedPairs, tokens: int, replicas: int = 1
+    encoded: EncodedPairs, tokens: int, cut: Cut = Cut()
 ) -> tf.data.Dataset:
     """Every pair once, in batches as above, longest first."""
     plan = plan_batches(encoded.lengths, tokens, seed=None)
-    return _dataset(encoded, lambda: iter(plan), len(plan), replicas)
+    return _dataset(lambda: _rows(encoded, plan), cut)
 
 
-def _endless_plan(lengths, tokens, seed, skip) -> Iterator[np.ndarray]:
-    epoch = 0
-    while True:
-        plan = plan_batches(lengths, tokens, seed, epoch)
-        yield from plan[skip:]
-        skip = max(0, skip - len(plan))
-        epoch += 1
+def _rows(encoded, plan) -> Iterator[tuple[np.ndarray, ...]]:
+    """The rows of each batch of a plan: values and row lengths, both sides."""
+    sides = [
+        (side.values.numpy(), side.row_splits.numpy())
+        for side in (encoded.source, encoded.target)
+    ]
+    for rows in plan:
+        batch = []
+        for values, splits in sides:
+            pieces = [values[splits[i] : splits[i + 1]] for i in rows]
+            batch.append(np.concatenate(pieces))
+            batch.append(np.array([len(piece) for piece in pieces]))
+        yield tuple(batch)
 
 
-def _dataset(encoded, plan, count, replicas):
-    dataset = tf.data.Dataset.from_generator(
-        plan, output_signature=tf.TensorSpec((None,), tf.int64)
-    ).map(
-        lambda rows: make_batch(
-            tf.gather(encoded.source, rows),
-            tf.gather(encoded.target, rows),
-            replicas,
-        ),
-        num_parallel_calls=2,
-        deterministic=True,
+def _dataset(batches, cut):
+    some = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((None,), tf.int64)
+
+    def pieces(source, source_lengths, target, target_lengths):
+        return make_batch(
+            tf.RaggedTensor.from_row_lengths(source, source_lengths),
+            tf.RaggedTensor.from_row_lengths(target, target_lengths),
+            cut,
+        )
+
+    dataset = (
+        tf.data.Dataset.from_generator(
+            batches, output_signature=(*some, *some)
+        )
+        .map(pieces, num_parallel_calls=2, deterministic=True)
+        .unbatch()
+        .prefetch(8 * cut.replicas)
     )
-    # Otherwise `fit` takes the end of the data for a fault.
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
     options = tf.data.Options()
-    # An autotuned iterator holds up the end of every `fit` for as long as a
-    # minute: its destructor waits for the tuning thread to wake up.
+    # An autotuned iterator holds up its own end for as long as a minute: the
+    # destructor waits for the tuning thread to wake up.
     options.autotune.enabled = False
-    options.experimental_distribute.auto_shard_policy = (
-        tf.data.experimental.AutoShardPolicy.OFF
-    )
-    return dataset.prefetch(8).with_options(options)
+    return dataset.with_options(options)
 
 
-def make_batch(source, target, replicas=1):
-    """One batch for `fit`.
+def make_batch(source, target, cut: Cut = Cut()) -> dict[str, tf.Tensor]:
+    """One batch, in pieces.
+
+    Rows are dealt out in turn, so that every piece has a like share of the
+    tokens; what is missing to equal numbers of rows is filled with empty ones,
+    which carry no loss.
 
     Args:
-        source, target: ragged ids `(B, None)` with end tokens.
-        replicas: rows are filled up to a multiple of it.
+        source, target: ragged ids `(None, None)` with end tokens.
+        cut: what the batch is cut into.
 
     Returns:
-        inputs: `{"source": (B, S), "target": (B, T)}`, the target shifted
-            right behind the start token; int32, padded with 0.
-        labels: `(B, T)`, the target.
-        weights: float32 `(B, T)`, 1 / (real labels of the whole batch) at
-            real labels, 0 at padding: a *sum* of weighted losses, over however
-            many replicas, is then the mean over the batch's real tokens.
+        For this worker's replicas: int32 ids padded with 0, `source`
+        `(R, A, B, S)`, `target` `(R, A, B, T)`, shifted right behind the start
+        token, and `labels` `(R, A, B, T)`, the target; float32 `weights`
+        `(R, A, B, T)`, 1 / (real labels of the whole batch) at real labels, 0
+        at padding: a *sum* of weighted losses, over however many pieces, is
+        then the mean over the batch's real tokens.
     """
     starts = tf.fill([target.nrows(), 1], START)
     shifted = tf.concat([starts, target[:, :-1]], axis=1)
-    missing = tf.cast(-source.nrows() % replicas, tf.int32)
-    source, shifted, labels = (
-        tf.pad(ids.to_tensor(PAD), [[0, missing], [0, 0]])
-        for ids in (source, shifted, target)
-    )
+    labels = target.to_tensor(PAD)
     real = tf.cast(tf.not_equal(labels, PAD), tf.float32)
-    weights = tf.math.divide_no_nan(real, tf.reduce_sum(real))
-    return {"source": source, "target": shifted}, labels, weights
+    batch = {
+        "source": source.to_tensor(PAD),
+        "target": shifted.to_tensor(PAD),
+        "labels": labels,
+        "weights": tf.math.divide_no_nan(real, tf.reduce_sum(real)),
+    }
+    return {name: _deal(rows, cut) for name, rows in batch.items()}
+
+
+def _deal(rows, cut):
+    """`(rows, length)` to this worker's `(R, A, B, length)`."""
+    replicas = cut.workers * cut.replicas
+    pieces = replicas * cut.parts
+    missing = -tf.shape(rows)[0] % pieces
+    rows = tf.pad(rows, [[0, missing], [0, 0]])
+    length = tf.shape(rows)[1]
+    # Row i goes to piece i mod pieces.
+    rows = tf.reshape(rows, (-1, replicas, cut.parts, length))
+    rows = tf.transpose(rows, (1, 2, 0, 3))
+    first = cut.worker * cut.replicas
+    rows = rows[first : first + cut.replicas]
+    return tf.ensure_shape(rows, (cut.replicas, cut.parts, None, None))

@@ -1,0 +1,45 @@
+"""Adam, section 5.3, in one pass over the memory."""
+
+import keras
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Adam(keras.optimizers.Adam):
+    """`keras.optimizers.Adam` on TensorFlow, with two differences.
+
+    The update of a variable is TensorFlow's fused kernel instead of a dozen
+    operations, and `global_clipnorm` clips the *sum* of all replicas'
+    gradients, where Keras clips each replica's before they are added.
+    """
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        grads, variables = zip(
+            *super()._all_reduce_sum_gradients(grads_and_vars), strict=True
+        )
+        if self.global_clipnorm:
+            grads, _ = tf.clip_by_global_norm(grads, self.global_clipnorm)
+        return list(zip(grads, variables, strict=True))
+
+    def _clip_gradients(self, grads):
+        return grads  # not yet: see above
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        step = tf.cast(self.iterations + 1, tf.float32)
+        tf.raw_ops.ResourceApplyAdam(
+            var=_handle(variable),
+            m=_handle(self._momentums[index].value),
+            v=_handle(self._velocities[index].value),
+            beta1_power=self.beta_1**step,
+            beta2_power=self.beta_2**step,
+            lr=tf.cast(learning_rate, tf.float32),
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=tf.cast(gradient, variable.dtype),
+        )
+
+
+def _handle(variable):
+    return variable.handle

@@ -1,0 +1,147 @@
+"""One update of the weights, the same however its batch is cut.
+
+A batch may lie on several replicas, on several machines, and in several parts
+that each replica works off one after the other. What is minimised is always
+the sum over all real target tokens of the whole batch, divided by their
+number: parts carry weights of 1 / that number, so that losses and gradients
+are simply added.
+
+Shapes: A parts, B rows of a part, S source length, T target length, D d_model.
+"""
+
+import tensorflow as tf
+
+from keras_transformer.config import PAD
+from keras_transformer.projection_loss import projection_loss
+
+
+def make_training_step(model, label_smoothing, strategy):
+    """The function `step(iterator, stop)` that updates a compiled model.
+
+    Args:
+        model: a `Transformer` with an optimizer, built under `strategy`.
+        label_smoothing: ε, section 5.4.
+        strategy: a `tf.distribute` strategy.
+
+    Returns:
+        A function that takes the next batch, see `data.batches`, and gives
+        sums over all replicas: `loss` and `nll` over real target tokens,
+        `tokens`, and `stop`, how many workers passed a `stop` of 1.
+    """
+
+    def update(batch, stop):
+        gradients, sums = _over_parts(
+            lambda part: _gradients(model, part, label_smoothing), batch
+        )
+        model.optimizer.apply(gradients, model.trainable_variables)
+        return {**sums, "stop": stop}
+
+    @tf.function(autograph=False)
+    def step(iterator, stop):
+        sums = strategy.run(update, (next(iterator), stop))
+        return _added(sums, strategy)
+
+    return step
+
+
+def make_evaluation_step(model, label_smoothing, strategy):
+    """The function `step(iterator)`: the same sums, weights left alone."""
+
+    def evaluate(batch):
+        return _over_parts(
+            lambda part: _loss(
+                model,
+                model.features(part, training=False),
+                part,
+                label_smoothing,
+                gradients=False,
+            )[0],
+            batch,
+        )
+
+    @tf.function(autograph=False)
+    def step(iterator):
+        return _added(strategy.run(evaluate, (next(iterator),)), strategy)
+
+    return step
+
+
+def _added(sums, strategy):
+    return {
+        name: strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+        for name, value in sums.items()
+    }
+
+
+def _over_parts(function, batch):
+    """The sum of what `function` gives for each part of a batch."""
+    parts = batch["source"].shape[0]
+    sums = function({name: x[0] for name, x in batch.items()})
+    if parts == 1:
+        return sums
+
+    def add(i, sums):
+        more = function({name: x[i] for name, x in batch.items()})
+        return i + 1, tf.nest.map_structure(tf.add, sums, more)
+
+    _, sums = tf.while_loop(
+        lambda i, _: i < parts, add, (1, sums), parallel_iterations=1
+    )
+    return sums
+
+
+def _gradients(model, part, label_smoothing):
+    """Dense gradients of every trainable variable, and the sums."""
+    variables = [v.value for v in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        features = model.features(part, training=True)  # [B, T, D]
+    sums, d_features, d_table = _loss(
+        model, features, part, label_smoothing, gradients=True
+    )
+    gradients = tape.gradient(
+        features, variables, d_features, tf.UnconnectedGradients.ZERO
+    )
+    table = model.target_embedding.embeddings
+    for i, variable in enumerate(model.trainable_variables):
+        if variable is table:
+            gradients[i] = _add_to(d_table, gradients[i])
+        else:
+            gradients[i] = tf.convert_to_tensor(gradients[i])
+    return gradients, sums
+
+
+def _loss(model, features, part, label_smoothing, gradients):
+    """Sums over the real tokens of a part, and the gradients with respect to
+    the features and the table of the projection."""
+    labels = tf.reshape(part["labels"], (-1,))
+    real = tf.where(tf.not_equal(labels, PAD))  # [N, 1]
+    shape = tf.shape(features)
+    features = tf.reshape(features, (-1, features.shape[-1]))
+    table = tf.cast(model.target_embedding.embeddings, features.dtype)
+    result = projection_loss(
+        tf.gather_nd(features, real),
+        table,
+        tf.gather_nd(labels, real),
+        tf.gather_nd(tf.reshape(part["weights"], (-1,)), real),
+        label_smoothing,
+        gradients,
+    )
+    sums = {
+        "loss": tf.reduce_sum(result["loss"]),
+        "nll": tf.reduce_sum(result["nll"]),
+        "tokens": tf.cast(tf.shape(real)[0], tf.float32),
+    }
+    if not gradients:
+        return sums, None, None
+    d_features = tf.scatter_nd(
+        real, result["d_features"], tf.shape(features, tf.int64)
+    )
+    return sums, tf.reshape(d_features, shape), result["d_table"]
+
+
+def _add_to(dense, gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.tensor_scatter_nd_add(
+            dense, gradient.indices[:, None], gradient.values
+        )
+    return dense + gradient

@@ -1,0 +1,98 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import Transformer, TransformerConfig
+from keras_transformer.data.batches import Cut, make_batch
+from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
+from keras_transformer.optimizer import Adam
+from keras_transformer.projection_loss import CHUNK, projection_loss
+from keras_transformer.training_step import (
+    _gradients,
+    make_evaluation_step,
+    make_training_step,
+)
+
+
+def small_model(source_vocab_size=None, **kwargs):
+    config = TransformerConfig(
+        31,
+        source_vocab_size,
+        num_layers=2,
+        d_model=22,
+        num_heads=2,
+        d_ff=17,
+        dropout_rate=0.0,
+        **kwargs,
+    )
+    return Transformer(config, seed=1)
+
+
+def ragged_pairs(rows=13, seed=1):
+    rng = np.random.default_rng(seed)
+    return [
+        tf.ragged.constant(
+            [[*rng.integers(4, 31, rng.integers(1, 11)), 3] for _ in range(rows)],
+            dtype=tf.int32,
+        )
+        for _ in range(2)
+    ]
+
+
+def one_part(**cut):
+    return {k: x[0] for k, x in make_batch(*ragged_pairs(), Cut(**cut)).items()}
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 7, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_the_projection_loss_is_the_loss_of_the_logits(tokens, label_smoothing):
+    rng = np.random.default_rng(1)
+    x = tf.constant(rng.normal(size=(tokens, 7)), tf.float32)
+    table = tf.constant(rng.normal(size=(31, 7)), tf.float32)
+    labels = tf.constant(rng.integers(0, 31, tokens), tf.int32)
+    weights = tf.constant(rng.uniform(size=tokens), tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch([x, table])
+        logits = tf.matmul(x, table, transpose_b=True)
+        log_p = tf.nn.log_softmax(logits)
+        target = (1 - label_smoothing) * tf.one_hot(labels, 31)
+        target += label_smoothing / 31
+        loss = -tf.reduce_sum(target * log_p, axis=-1)
+        total = tf.reduce_sum(weights * loss)
+    d_x, d_table = tape.gradient(total, [x, table])
+    found = tf.function(projection_loss)(
+        x, table, labels, weights, label_smoothing
+    )
+    nll = -tf.gather(log_p, labels, batch_dims=1)
+    np.testing.assert_allclose(found["loss"], loss, atol=1e-5)
+    np.testing.assert_allclose(found["nll"], nll, atol=1e-5)
+    np.testing.assert_allclose(found["d_features"], d_x, atol=1e-5)
+    np.testing.assert_allclose(found["d_table"], d_table, atol=1e-4)
+
+
+@pytest.mark.parametrize("source_vocab_size", [None, 29])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_gradients_are_those_of_the_public_loss(source_vocab_size, norm_first):
+    model = small_model(source_vocab_size, norm_first=norm_first)
+    part = {k: x[0] for k, x in one_part().items()}
+    if source_vocab_size:
+        part["source"] = tf.minimum(part["source"], source_vocab_size - 1)
+    loss = LabelSmoothedCrossEntropy(0.1)
+    with tf.GradientTape() as tape:
+        inputs = {k: part[k] for k in ("source", "target")}
+        logits = model(inputs, training=True)
+        value = loss(part["labels"], logits)
+    variables = model.trainable_variables
+    expected = tape.gradient(value, [v.value for v in variables])
+    found, sums = _gradients(model, part, 0.1)
+    np.testing.assert_allclose(sums["loss"] / sums["tokens"], value, rtol=1e-6)
+    metric = TokenLoss()
+    metric.update_state(part["labels"], logits)
+    np.testing.assert_allclose(
+        sums["nll"] / sums["tokens"], metric.result(), rtol=1e-6
+    )
+    for variable, one, other in zip(variables, expected, found, strict=True):
+        np.testing.assert_allclose(
+            tf.convert_to_tensor(one), other, atol=1e-6, err_msg=variable.path
+        )
