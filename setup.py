@@ -18,6 +18,7 @@ TEXT = [
     "importlib_resources",  # imported by tensorflow-datasets, not required
     "sentencepiece>=0.2.1",
     "sacrebleu>=2.5",
+    "matplotlib",
     "tensorboard",  # behind tf.summary, no longer required by tensorflow
 ]
 

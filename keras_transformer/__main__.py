@@ -1,12 +1,12 @@
 """The command `keras-transformer`: train, export, translate, evaluate."""
 
-import argparse
 import dataclasses
 import json
 import os
 import sys
 
 from keras_transformer import chatter
+from keras_transformer.arguments import parser
 
 
 def main(arguments=None) -> int:
@@ -15,7 +15,7 @@ def main(arguments=None) -> int:
     options = parser().parse_args(arguments)
     options.given = {a.split("=")[0] for a in arguments if a.startswith("--")}
     try:
-        options.run(options)
+        COMMANDS[options.command](options)
     except ImportError as error:
         if os.environ.get(chatter.DEBUG):
             raise
@@ -31,6 +31,9 @@ def main(arguments=None) -> int:
         message = " ".join(str(error).split())
         print(f"keras-transformer: error: {message}", file=sys.stderr)
         return 1
+    except _interrupted() as error:
+        print(f"keras-transformer: {error} Go on by --resume.", file=sys.stderr)
+        return 128 + error.signal
     except KeyboardInterrupt:
         print("keras-transformer: interrupted", file=sys.stderr)
         return 130
@@ -43,39 +46,43 @@ def _tensorflow_errors():
     return (tensorflow.errors.OpError,) if tensorflow else ()
 
 
+def _interrupted():
+    """What training raises after a signal, if it has been imported at all."""
+    training = sys.modules.get("keras_transformer.training")
+    return (training.TrainingInterrupted,) if training else ()
+
+
 def train(options):
-    from keras_transformer import run as runs
-    from keras_transformer.training import evaluate, train
+    from keras_transformer import distribution, training
 
     if options.steps < 1:
         raise ValueError(
             f"`--steps` must be at least 1. Received: {options.steps}"
         )
-    if options.resume:
-        others = options.given - {"--resume", "--out", "--steps"}
-        if others:
-            raise ValueError(
-                "A resumed run keeps its settings. Received: "
-                f"{', '.join(sorted(others))}. Leave these out, or start a "
-                "new run."
-            )
-        run = runs.open_run(options.out)
-    else:
-        overrides = {
-            name: value
-            for name in ("dropout_rate", "norm_first")
-            if (value := getattr(options, name)) is not None
-        }
-        run = runs.start_run(
-            options.out, options.preset, _recipe(options), **overrides
-        )
-    model = train(run, options.steps)
+    if options.deterministic:
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+    strategy = distribution.default_strategy()
+    worker, _ = distribution.worker_of(strategy)
+    run = _run(options, worker)
+    model = training.train(run, options.steps, strategy)
+    if worker > 0:
+        return
     if run.recipe.test_split:
-        print(json.dumps(evaluate(run, model, run.recipe.test_split)))
+        result = training.evaluate(run, model, run.recipe.test_split)
+        print(json.dumps(result))
     print(
         f"Trained {options.out}. Next: keras-transformer export "
         f"{options.out} saved_models/NAME/1"
     )
+
+
+def average(options):
+    from keras_transformer.averaging import choose_weights
+    from keras_transformer.run import open_run
+
+    choose_weights(open_run(options.folder), options.last)
 
 
 def export(options):
@@ -152,146 +159,6 @@ def evaluate(options):
     evaluation.remember(model.path, result)
 
 
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults, but not of options that have none."""
-
-    def _get_help_string(self, action):
-        if action.default in (None, False):
-            return action.help
-        return super()._get_help_string(action)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line; TensorFlow is not imported for it."""
-    from keras_transformer.config import PRESETS
-
-    top = argparse.ArgumentParser(
-        prog="keras-transformer",
-        description='The Transformer of "Attention Is All You Need".',
-    )
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(function, help):
-        sub = commands.add_parser(
-            function.__name__,
-            help=help,
-            description=help,
-            formatter_class=_Help,
-            allow_abbrev=False,
-        )
-        sub.set_defaults(run=function)
-        return sub
-
-    sub = command(train, "Learn a vocabulary and train a model.")
-    sub.add_argument(
-        "--corpus",
-        default="builtin",
-        help="builtin, tfds:NAME, or a folder with SPLIT.LANGUAGE[.gz] files",
-    )
-    sub.add_argument("--source", default="en", help="source language")
-    sub.add_argument("--target", default="de", help="target language")
-    split = {"metavar": "SPLIT"}
-    sub.add_argument("--train", default="train", help="learned from", **split)
-    sub.add_argument(
-        "--validation",
-        default="validation",
-        help="scored along the way",
-        **split,
-    )
-    sub.add_argument("--test", help="scored at the end", **split)
-    sub.add_argument("--data-dir", help="where TensorFlow Datasets keeps files")
-    sub.add_argument(
-        "--preset", default="tiny", help=f"one of {', '.join(PRESETS)}"
-    )
-    sub.add_argument("--steps", type=int, default=100_000, help="updates")
-    sub.add_argument("--out", required=True, help="folder of the run")
-    sub.add_argument("--resume", action="store_true", help="go on with --out")
-    number = {"metavar": "N", "type": int}
-    sub.add_argument("--vocab-size", default=8000, **number, help="word pieces")
-    sub.add_argument(
-        "--separate-vocabularies", action="store_true", help="one for each side"
-    )
-    sub.add_argument("--max-length", default=256, **number, help="word pieces")
-    sub.add_argument(
-        "--tokens-per-batch", default=4096, **number, help="on each side"
-    )
-    sub.add_argument(
-        "--warmup-steps", default=4000, **number, help="section 5.3"
-    )
-    sub.add_argument(
-        "--learning-rate-scale", default=1.0, type=float, help="on equation 3"
-    )
-    sub.add_argument(
-        "--subword-dropout", default=0.0, type=float, help="BPE-dropout"
-    )
-    sub.add_argument(
-        "--global-clipnorm", type=float, metavar="X", help="of the gradient"
-    )
-    sub.add_argument(
-        "--gradient-accumulation-steps",
-        default=1,
-        **number,
-        help="parts of a batch that follow one another, for less memory",
-    )
-    sub.add_argument(
-        "--dtype-policy",
-        default="float32",
-        choices=["float32", "mixed_bfloat16"],
-        help="of the computation; weights stay float32",
-    )
-    sub.add_argument(
-        "--bleu-tokenizer",
-        default="13a",
-        help='sacreBLEU\'s, of the validation; "none" for text in tokens',
-    )
-    sub.add_argument(
-        "--patience", **number, help="validations without a better BLEU"
-    )
-    sub.add_argument(
-        "--average-checkpoints", default=5, **number, help="the last, at the end"
-    )
-    sub.add_argument("--label-smoothing", default=0.1, type=float, help="ε")
-    sub.add_argument("--dropout-rate", type=float, help="default: the preset's")
-    sub.add_argument(
-        "--norm-first", action="store_true", default=None, help="pre-norm"
-    )
-    sub.add_argument(
-        "--validate-every",
-        default=1000,
-        **number,
-        help="steps between validations; a checkpoint is saved with each",
-    )
-    sub.add_argument("--keep-checkpoints", default=5, **number, help="files")
-    sub.add_argument("--seed", default=1, **number, help="of everything random")
-
-    sub = command(export, "Export a run as a SavedModel: text in, text out.")
-    sub.add_argument("folder", metavar="RUN", help="folder of the run")
-    sub.add_argument("path", help="saved_models/NAME/VERSION")
-    sub.add_argument("--beam-size", default=4, type=int, help="section 6.1")
-    sub.add_argument("--alpha", default=0.6, type=float, help="length penalty")
-
-    sub = command(translate, "Translate lines: standard input to output.")
-    _search_options(sub)
-
-    sub = command(evaluate, "Score a SavedModel by sacreBLEU; one JSON line.")
-    _search_options(sub)
-    sub.add_argument(
-        "--source", required=True, metavar="FILE", help="a line each"
-    )
-    sub.add_argument(
-        "--reference", required=True, metavar="FILE", help="likewise"
-    )
-    sub.add_argument("--tokenize", default="13a", help="sacreBLEU's tokenizer")
-    return top
-
-
-def _search_options(sub):
-    sub.add_argument("path", metavar="MODEL", help="saved_models/NAME/VERSION")
-    sub.add_argument("--beam-size", type=int, help="default: as exported")
-    sub.add_argument("--alpha", type=float, help="default: as exported")
-    sub.add_argument("--batch-size", type=int, default=64, help="lines")
-
-
 def _function(model, options):
     if options.beam_size is None and options.alpha is None:
         return model.translate
@@ -306,6 +173,30 @@ _OPTIONS = {
 }
 
 
+# What is not part of the recipe of a run.
+_NOT_KEPT = ("out", "steps", "resume", "deterministic")
+
+
+def _run(options, worker):
+    """The run to train: a new one, or with --resume the one there is."""
+    from keras_transformer import run as runs
+
+    if worker > 0:
+        runs.wait_for(options.out)  # for the first worker to start it
+    if worker > 0 or (options.resume and os.path.exists(options.out)):
+        run = runs.open_run(options.out)
+        _check_agrees(options, run)
+        return run
+    overrides = {
+        name: value
+        for name in ("dropout_rate", "norm_first")
+        if (value := getattr(options, name)) is not None
+    }
+    return runs.start_run(
+        options.out, options.preset, _recipe(options), **overrides
+    )
+
+
 def _recipe(options):
     from keras_transformer.run import Recipe
 
@@ -315,6 +206,35 @@ def _recipe(options):
         if field.name != "shared_vocabulary"
     }
     return Recipe(**values, shared_vocabulary=not options.separate_vocabularies)
+
+
+def _check_agrees(options, run):
+    """A resumed run keeps its settings; those that are given must be its."""
+    from keras_transformer.config import PRESETS
+
+    kept = dataclasses.asdict(run.recipe) | {
+        "dropout_rate": run.config.dropout_rate,
+        "norm_first": run.config.norm_first,
+        "separate_vocabularies": not run.recipe.shared_vocabulary,
+    }
+    kept |= {option: kept[field] for field, option in _OPTIONS.items()}
+    shape = run.config.to_dict()
+    kept["preset"] = next(
+        (
+            name
+            for name, preset in PRESETS.items()
+            if preset.items() - {("dropout_rate", 0.3)} <= shape.items()
+        ),
+        None,
+    )
+    for option in sorted(options.given):
+        name = option.strip("-").replace("-", "_")
+        if name not in _NOT_KEPT and getattr(options, name) != kept[name]:
+            raise ValueError(
+                f"A resumed run keeps its settings. Received: {option} "
+                f"{getattr(options, name)}, the run has {kept[name]}. Leave it "
+                "out, or start a new run."
+            )
 
 
 def _chunks(file, size):
@@ -328,6 +248,11 @@ def _chunks(file, size):
     if lines:
         yield lines
 
+
+COMMANDS = {
+    function.__name__: function
+    for function in (train, average, export, translate, evaluate)
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,12 +9,15 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import struct
 import warnings
 import zipfile
 
 import keras
 import numpy as np
+
+import keras_transformer
 
 FORMAT = 1
 NAME = re.compile(r"step-(\d{8})\.npz")
@@ -56,8 +59,18 @@ def state_of(model) -> dict[str, list]:
     }
 
 
-def save(folder, model, step: int, keep: int | None = None) -> pathlib.Path:
-    """Writes the checkpoint of a step and removes all but the last `keep`."""
+def save(
+    folder, model, step: int, keep: int | None = None, **about
+) -> pathlib.Path:
+    """Writes the checkpoint of a step and removes all but the last `keep`.
+
+    Args:
+        folder: of the checkpoints; made if it does not exist.
+        model: whose state is written.
+        step: updates done.
+        keep: how many checkpoints to keep. Defaults to all.
+        about: what else to know of the checkpoint, for JSON.
+    """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {
@@ -65,26 +78,31 @@ def save(folder, model, step: int, keep: int | None = None) -> pathlib.Path:
         for kind, variables in state_of(model).items()
         for i, variable in enumerate(variables)
     }
-    about = {
-        "format": FORMAT,
-        "step": step,
-        "keras": keras.__version__,
-        "arrays": sorted(arrays),
-    }
     path = folder / f"step-{step:08}.npz"
-    with write_aside(path) as file:
-        np.savez(file, about=np.array(json.dumps(about)), **arrays)
+    write(path, arrays, {"step": step, **about})
     for _, old in steps(folder)[:-keep] if keep else []:
         old.unlink()
     return path
 
 
-def restore(path, model, with_optimizer: bool = True) -> int:
-    """Puts a checkpoint's state into a model and gives its step.
+def write(path, arrays: dict[str, np.ndarray], about: dict):
+    """Writes arrays and what is to be known of them, whole or not at all."""
+    about = {
+        **about,
+        "format": FORMAT,
+        "keras": keras.__version__,
+        "keras_transformer": keras_transformer.__version__,
+        "arrays": sorted(arrays),
+    }
+    with write_aside(path) as file:
+        np.savez(file, about=np.array(json.dumps(about)), **arrays)
+
+
+def read(path) -> tuple[dict, dict[str, np.ndarray]]:
+    """What is to be known of a checkpoint, and its arrays.
 
     Raises:
         DamagedCheckpointError: if the file is damaged.
-        ValueError: if it belongs to another model.
     """
     try:
         with (
@@ -105,18 +123,46 @@ def restore(path, model, with_optimizer: bool = True) -> int:
             f"The checkpoint {str(path)!r} is damaged: {e}. Remove it to use "
             "the one before."
         ) from e
+    return about, arrays
+
+
+def restore(path, model, with_optimizer: bool = True) -> dict:
+    """Puts a checkpoint's state into a model and gives what is to be known of
+    it, its `step` among others.
+
+    Raises:
+        DamagedCheckpointError: if the file is damaged.
+        ValueError: if it belongs to another model.
+    """
+    about, arrays = read(path)
+    try:
+        assign(model, arrays, with_optimizer)
+    except ValueError as error:
+        raise ValueError(f"Cannot use {str(path)!r}: {error}") from error
+    return about
+
+
+def assign(model, arrays: dict[str, np.ndarray], with_optimizer: bool = True):
+    """Puts arrays as `read` gives them into a model, all or none.
+
+    Raises:
+        ValueError: if they belong to another model.
+    """
     state = state_of(model)
     if not with_optimizer:
         del state["optimizer"], state["seeds"]
+    stored = {
+        kind: [arrays[n] for n in sorted(arrays) if n.startswith(kind)]
+        for kind in state
+    }
     for kind, variables in state.items():
-        stored = [arrays[n] for n in sorted(arrays) if n.startswith(kind)]
-        _check_fits(path, kind, stored, variables)
-        for variable, value in zip(variables, stored, strict=True):
+        _check_fits(kind, stored[kind], variables)
+    for kind, variables in state.items():
+        for variable, value in zip(variables, stored[kind], strict=True):
             variable.assign(value)
-    return about["step"]
 
 
-def restore_newest(folder, model, with_optimizer: bool = True) -> int:
+def restore_newest(folder, model, with_optimizer: bool = True) -> dict:
     """Restores the newest checkpoint that is whole; a damaged one is named in
     a warning and passed over.
 
@@ -133,6 +179,30 @@ def restore_newest(folder, model, with_optimizer: bool = True) -> int:
         f"No checkpoint to load in {str(folder)!r}: found {len(found)}, none "
         "whole. Train first, or name another run."
     )
+
+
+def average(paths) -> dict[str, np.ndarray]:
+    """The mean of the weights of several checkpoints, section 6.1."""
+    sums = {}
+    for path in paths:
+        _, arrays = read(path)
+        for name, value in arrays.items():
+            if name.startswith("weights"):
+                sums[name] = sums.get(name, 0) + value.astype("float64")
+    return {k: (v / len(paths)).astype("float32") for k, v in sums.items()}
+
+
+def link(path, other):
+    """Gives the file of a checkpoint another name, too."""
+    aside = pathlib.Path(other).with_name(f".{other.name}.{os.getpid()}")
+    try:
+        try:
+            os.link(path, aside)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, aside)
+        os.replace(aside, other)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def steps(folder) -> list[tuple[int, pathlib.Path]]:
@@ -157,18 +227,17 @@ class write_aside:  # noqa: N801, used like a function
 
     def __exit__(self, kind, *_):
         try:
+            with self.file:
+                if kind is None:
+                    self.file.flush()
+                    os.fsync(self.file.fileno())
             if kind is None:
-                self.file.flush()
-                os.fsync(self.file.fileno())
+                os.replace(self.aside, self.path)
         finally:
-            self.file.close()
-            if kind is not None:
-                self.aside.unlink(missing_ok=True)
-        if kind is None:
-            os.replace(self.aside, self.path)
+            self.aside.unlink(missing_ok=True)
 
 
-def _check_fits(path, kind, stored, variables):
+def _check_fits(kind, stored, variables):
     shapes = [tuple(v.shape) for v in variables]
     found = [a.shape for a in stored]
     if shapes == found:
@@ -176,11 +245,11 @@ def _check_fits(path, kind, stored, variables):
     for variable, shape in zip(variables, found, strict=False):
         if tuple(variable.shape) != shape:
             raise ValueError(
-                f"The checkpoint {str(path)!r} belongs to another model: "
+                "The checkpoint belongs to another model: "
                 f"{variable.path} has shape {tuple(variable.shape)}, the "
                 f"checkpoint has {shape}. Was the vocabulary exchanged?"
             )
     raise ValueError(
-        f"The checkpoint {str(path)!r} belongs to another model: it has "
+        f"The checkpoint belongs to another model: it has "
         f"{len(found)} {kind}, expected {len(shapes)}."
     )

@@ -49,9 +49,7 @@ def projection_loss(
         if gradients:
             d_logits = tf.cast(d_logits, features.dtype)
             d_features = d_features.write(i, tf.matmul(d_logits, table))
-            product = tf.matmul(
-                d_logits, weighted[start:end], transpose_a=True
-            )
+            product = tf.matmul(d_logits, weighted[start:end], transpose_a=True)
             d_table += tf.cast(product, tf.float32)
         return end, nll, d_features, d_table
 
@@ -94,6 +92,4 @@ def projection_loss(
 
 
 def _array(dtype, size, shape):
-    return tf.TensorArray(
-        dtype, size, infer_shape=False, element_shape=shape
-    )
+    return tf.TensorArray(dtype, size, infer_shape=False, element_shape=shape)

@@ -2,7 +2,9 @@
 
 `run.json` holds the model's shape, the recipe, and fingerprints of the
 training data and the vocabularies; beside it are the vocabularies
-`source.model` and `target.model`, `checkpoints/`, and `logs/` for TensorBoard.
+`source.model` and `target.model`, `checkpoints/`, `log.jsonl`, the same as
+`logs/` for TensorBoard and as `training.png`, and in the end `weights.npz`, the
+weights that were chosen.
 """
 
 import dataclasses
@@ -11,17 +13,14 @@ import json
 import os
 import pathlib
 import shutil
+import time
 
 import numpy as np
 
 import keras_transformer
 from keras_transformer import checkpoints
 from keras_transformer.config import TransformerConfig
-from keras_transformer.data.batches import (
-    EncodedPairs,
-    encode_pairs,
-    sample_pairs,
-)
+from keras_transformer.data.batches import EncodedPairs, encode_pairs
 from keras_transformer.data.corpus import (
     SentencePairs,
     load_pairs,
@@ -51,7 +50,6 @@ class Recipe:
     warmup_steps: int = 4000  # §5.3
     learning_rate_scale: float = 1.0  # on equation 3; not in the paper
     label_smoothing: float = 0.1  # §5.4
-    subword_dropout: float = 0.0  # BPE-dropout; not in the paper
     global_clipnorm: float | None = None  # of the gradient; not in the paper
     gradient_accumulation_steps: int = 1  # parts of a batch, for less memory
     dtype_policy: str = "float32"  # or "mixed_bfloat16"
@@ -70,9 +68,6 @@ class Recipe:
             "learning_rate_scale", self.learning_rate_scale > 0, "positive"
         )
         self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
-        self._check(
-            "subword_dropout", 0 <= self.subword_dropout < 1, "in [0, 1)"
-        )
         self._check(
             "dtype_policy",
             self.dtype_policy in ("float32", "mixed_bfloat16"),
@@ -117,6 +112,19 @@ class Run:
     def checkpoints(self) -> pathlib.Path:
         return self.folder / "checkpoints"
 
+    @property
+    def best_checkpoint(self) -> pathlib.Path:
+        return self.checkpoints / "best.npz"
+
+    @property
+    def weights(self) -> pathlib.Path:
+        return self.folder / "weights.npz"
+
+    @property
+    def digest(self) -> str:
+        """What a checkpoint is marked with: another run, another digest."""
+        return sha256((self.folder / "run.json").read_bytes())
+
     def data(self, split: str) -> tuple[SentencePairs, EncodedPairs]:
         """The pairs of a split without blank ones, and their word pieces
         without over-long ones; prints what was left out."""
@@ -138,27 +146,16 @@ class Run:
             self.loaded[split] = pairs, encoded
         return self.loaded[split]
 
-    def training_pairs(self, epoch: int) -> EncodedPairs:
-        """What an epoch learns from: the training pairs, in pieces of its own
-        with `subword_dropout`."""
-        pairs, encoded = self.data(self.recipe.train_split)
-        if not self.recipe.subword_dropout:
-            return encoded
-        return sample_pairs(
-            pairs,
-            self.source_tokenizer,
-            self.target_tokenizer,
-            self.recipe.max_length,
-            self.recipe.subword_dropout,
-            (self.recipe.seed, epoch),
-        )
-
     def load_model(self) -> Transformer:
-        """The model with the weights of the newest whole checkpoint."""
+        """The model with the weights that were chosen at the end of training,
+        or before that with those of the newest whole checkpoint."""
         model = Transformer(self.config)
-        checkpoints.restore_newest(
-            self.checkpoints, model, with_optimizer=False
-        )
+        if self.weights.exists():
+            checkpoints.restore(self.weights, model, with_optimizer=False)
+        else:
+            checkpoints.restore_newest(
+                self.checkpoints, model, with_optimizer=False
+            )
         return model
 
 
@@ -240,6 +237,22 @@ def _write(run):
     except BaseException:
         shutil.rmtree(aside)
         raise
+
+
+def wait_for(folder, seconds: int = 600):
+    """Waits until a run's folder is there, which another worker starts.
+
+    Raises:
+        TimeoutError: if it does not come.
+    """
+    for _ in range(seconds):
+        if pathlib.Path(folder, "run.json").exists():
+            return
+        time.sleep(1)
+    raise TimeoutError(
+        f"The first worker has not started {str(folder)!r} in {seconds} s. Is "
+        "the folder on a file system that all workers share?"
+    )
 
 
 def open_run(folder) -> Run:

@@ -34,7 +34,7 @@ def make_training_step(model, label_smoothing, strategy):
             lambda part: _gradients(model, part, label_smoothing), batch
         )
         model.optimizer.apply(gradients, model.trainable_variables)
-        return {**sums, "stop": stop}
+        return {**sums, "stop": tf.identity(stop)}
 
     @tf.function(autograph=False)
     def step(iterator, stop):
@@ -64,6 +64,16 @@ def make_evaluation_step(model, label_smoothing, strategy):
         return _added(strategy.run(evaluate, (next(iterator),)), strategy)
 
     return step
+
+
+def make_count(strategy):
+    """The function `count(x)`: the sum of a scalar over all replicas."""
+
+    @tf.function(autograph=False)
+    def count(x):
+        return _added({"x": strategy.run(tf.identity, (x,))}, strategy)["x"]
+
+    return count
 
 
 def _added(sums, strategy):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.config import END, START
 from keras_transformer.data.batches import (
+    Cut,
     EncodedPairs,
     evaluation_batches,
     make_batch,
@@ -59,34 +60,77 @@ def test_the_plan_depends_on_seed_and_epoch_alone():
 
 def test_little_is_padding():
     real = total = 0
-    for inputs, _, _ in evaluation_batches(encoded(2000), 500):
-        real += int(tf.reduce_sum(tf.cast(inputs["target"] != 0, tf.int32)))
-        total += int(tf.size(inputs["target"]))
+    for batch in evaluation_batches(encoded(2000), 500):
+        real += int(tf.reduce_sum(tf.cast(batch["target"] != 0, tf.int32)))
+        total += int(tf.size(batch["target"]))
     assert real / total > 0.6  # both lengths are random here, and independent
 
 
+SOURCE = [[7, 8, END], [9, END]]
+TARGET = [[5, END], [6, 4, 5, END]]
+
+
+def batch(**cut):
+    sides = (tf.ragged.constant(s, dtype=tf.int32) for s in (SOURCE, TARGET))
+    return make_batch(*sides, Cut(**cut))
+
+
 def test_a_batch_written_out():
-    inputs, labels, weights = make_batch(
-        tf.ragged.constant([[7, 8, END], [9, END]], dtype=tf.int32),
-        tf.ragged.constant([[5, END], [6, 4, 5, END]], dtype=tf.int32),
-        replicas=3,
+    found = {name: x[0, 0] for name, x in batch().items()}
+    np.testing.assert_array_equal(found["source"], [[7, 8, END], [9, END, 0]])
+    np.testing.assert_array_equal(
+        found["target"], [[START, 5, 0, 0], [START, 6, 4, 5]]
     )
     np.testing.assert_array_equal(
-        inputs["source"], [[7, 8, END], [9, END, 0], [0, 0, 0]]
+        found["labels"], [[5, END, 0, 0], [6, 4, 5, END]]
     )
+    np.testing.assert_allclose(
+        found["weights"], (found["labels"].numpy() != 0) / 6
+    )
+
+
+def test_rows_are_dealt_out_and_empty_ones_fill_up():
+    found = batch(replicas=3)
+    assert found["source"].shape == (3, 1, 1, 3)
     np.testing.assert_array_equal(
-        inputs["target"], [[START, 5, 0, 0], [START, 6, 4, 5], [0, 0, 0, 0]]
+        found["source"][:, 0, 0], [[7, 8, END], [9, END, 0], [0, 0, 0]]
     )
-    np.testing.assert_array_equal(
-        labels, [[5, END, 0, 0], [6, 4, 5, END], [0, 0, 0, 0]]
-    )
-    np.testing.assert_allclose(weights, (labels.numpy() != 0) / 6)
+    assert tf.reduce_sum(found["weights"]).numpy() == pytest.approx(1)
+    np.testing.assert_array_equal(found["weights"][2], np.zeros((1, 1, 4)))
+
+
+@pytest.mark.parametrize(
+    "cut", [{"replicas": 2}, {"parts": 5}, {"replicas": 2, "parts": 3}]
+)
+def test_workers_share_what_one_has_alone(cut):
+    whole = batch(**(cut | {"replicas": 2 * cut.get("replicas", 1)}))
+    halves = [batch(workers=2, worker=i, **cut) for i in range(2)]
+    for name, expected in whole.items():
+        found = np.concatenate([half[name] for half in halves])
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_each_replica_gets_its_piece():
+    pieces = list(evaluation_batches(encoded(30), 97, Cut(replicas=2, parts=3)))
+    batches = list(evaluation_batches(encoded(30), 97))
+    assert len(pieces) == 2 * len(batches)
+    for i, whole in enumerate(batches):
+        rows = [
+            row
+            for piece in pieces[2 * i : 2 * i + 2]
+            for row in piece["source"]
+            .numpy()
+            .reshape(-1, whole["source"].shape[-1])
+            if row.any()
+        ]
+        expected = whole["source"].numpy()[0]
+        assert sorted(map(tuple, rows)) == sorted(map(tuple, expected))
 
 
 def test_resuming_takes_up_where_it_stopped():
     def batches(first, count):
         dataset = training_batches(encoded(), 97, seed=3, first_batch=first)
-        return [x["source"].numpy() for x, _, _ in dataset.take(count)]
+        return [x["source"].numpy() for x in dataset.take(count)]
 
     whole = batches(0, 150)  # more than two epochs
     for first in (0, 1, 61, 149):
@@ -99,10 +143,8 @@ def test_epochs_differ_and_each_is_whole():
     data = encoded()
     epoch = len(plan_batches(data.lengths, 97, 3, 0))
     rows = [
-        x["source"].numpy()[:, 0]
-        for x, _, _ in itertools.islice(
-            training_batches(data, 97, seed=3), epoch
-        )
+        x["source"].numpy()[0, :, 0]
+        for x in itertools.islice(training_batches(data, 97, seed=3), epoch)
     ]
     np.testing.assert_array_equal(
         np.sort(np.concatenate(rows)), 10 + np.arange(331)
@@ -110,7 +152,7 @@ def test_epochs_differ_and_each_is_whole():
 
 
 def test_autotuning_is_off():
-    """It would hold up the end of every `fit`."""
+    """It would hold up the end of every validation."""
     for dataset in (
         training_batches(encoded(), 97, seed=3),
         evaluation_batches(encoded(), 97),

@@ -33,7 +33,7 @@ def test_going_on_is_bitwise_what_never_stopped(tmp_path):
     path = checkpoints.save(tmp_path, model, 3)
     model.fit(INPUTS, LABELS, epochs=2, verbose=0)
     again = trained(seed=5, steps=1)  # other weights, moments and seeds
-    assert checkpoints.restore(path, again) == 3
+    assert checkpoints.restore(path, again)["step"] == 3
     again.fit(INPUTS, LABELS, epochs=2, verbose=0)
     for expected, found in zip(
         everything(model), everything(again), strict=True
@@ -91,7 +91,7 @@ def test_a_damaged_file_is_named_and_passed_over(tmp_path, damage):
     with pytest.raises(ValueError, match=r"step-00000002.*damaged"):
         checkpoints.restore(path, model)
     with pytest.warns(UserWarning, match=r"step-00000002.*damaged"):
-        assert checkpoints.restore_newest(tmp_path, model) == 1
+        assert checkpoints.restore_newest(tmp_path, model)["step"] == 1
 
 
 def test_a_save_that_fails_leaves_the_old_one(tmp_path, monkeypatch):

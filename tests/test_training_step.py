@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -6,12 +5,9 @@ import tensorflow as tf
 from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.data.batches import Cut, make_batch
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
-from keras_transformer.optimizer import Adam
 from keras_transformer.projection_loss import CHUNK, projection_loss
 from keras_transformer.training_step import (
     _gradients,
-    make_evaluation_step,
-    make_training_step,
 )
 
 
@@ -33,7 +29,10 @@ def ragged_pairs(rows=13, seed=1):
     rng = np.random.default_rng(seed)
     return [
         tf.ragged.constant(
-            [[*rng.integers(4, 31, rng.integers(1, 11)), 3] for _ in range(rows)],
+            [
+                [*rng.integers(4, 31, rng.integers(1, 11)), 3]
+                for _ in range(rows)
+            ],
             dtype=tf.int32,
         )
         for _ in range(2)

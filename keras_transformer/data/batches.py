@@ -5,7 +5,7 @@ Shapes: R replicas, A parts, B rows of a part, T target length, S source length.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -66,40 +66,6 @@ def encode_pairs(
     return kept, int((~fits).sum())
 
 
-def sample_pairs(
-    pairs: SentencePairs,
-    source_tokenizer,
-    target_tokenizer,
-    max_length: int,
-    dropout: float,
-    seed: tuple[int, ...],
-) -> EncodedPairs:
-    """Word pieces of all pairs by BPE-dropout, without those that come out
-    longer than `max_length` on a side.
-
-    Args:
-        dropout: the probability to leave out a merge.
-        seed: another seed, another sample.
-    """
-    seeds = np.random.SeedSequence(seed).generate_state(2).tolist()
-    sides = (
-        source_tokenizer.sample(pairs.source, dropout, seeds[0]),
-        target_tokenizer.sample(pairs.target, dropout, seeds[1]),
-    )
-    kept = [
-        pair
-        for pair in zip(*sides, strict=True)
-        if max(map(len, pair)) <= max_length
-    ]
-    return EncodedPairs(*(_ragged(side) for side in zip(*kept, strict=True)))
-
-
-def _ragged(rows):
-    lengths = [len(row) for row in rows]
-    values = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
-    return tf.RaggedTensor.from_row_lengths(values, lengths)
-
-
 def plan_batches(
     lengths: np.ndarray, tokens: int, seed: int | None, epoch: int = 0
 ) -> list[np.ndarray]:
@@ -147,7 +113,7 @@ def _cut(order, longest, tokens):
 
 
 def training_batches(
-    epochs: Callable[[int], EncodedPairs],
+    encoded: EncodedPairs,
     tokens: int,
     seed: int,
     cut: Cut = Cut(),
@@ -156,7 +122,7 @@ def training_batches(
     """Endless shuffled batches.
 
     Args:
-        epochs: gives the pairs of an epoch by its number, from 0.
+        encoded: the pairs.
         tokens: about how many tokens to a batch and side.
         seed: of the order, which changes with each epoch.
         cut: what each batch is cut into.
@@ -170,7 +136,6 @@ def training_batches(
     def batches():
         skip = first_batch
         for epoch in itertools.count():
-            encoded = epochs(epoch)
             plan = plan_batches(encoded.lengths, tokens, seed, epoch)
             yield from _rows(encoded, plan[skip:])
             skip = max(0, skip - len(plan))
@@ -212,9 +177,7 @@ def _dataset(batches, cut):
         )
 
     dataset = (
-        tf.data.Dataset.from_generator(
-            batches, output_signature=(*some, *some)
-        )
+        tf.data.Dataset.from_generator(batches, output_signature=(*some, *some))
         .map(pieces, num_parallel_calls=2, deterministic=True)
         .unbatch()
         .prefetch(8 * cut.replicas)

@@ -1,7 +1,6 @@
 """Word pieces: byte-pair encoding by SentencePiece, inside the graph."""
 
 import io
-import threading
 from collections.abc import Iterable
 
 import sentencepiece
@@ -100,36 +99,6 @@ class Tokenizer:
         ids = self._operations().tokenize(text)[:, :max_pieces]
         ends = tf.fill([ids.nrows(), 1], END)
         return tf.concat([ids, tf.cast(ends, ids.dtype)], axis=1)
-
-    def sample(self, sentences, dropout: float, seed: int) -> list[list[int]]:
-        """Ids of each sentence as `encode` gives, but of pieces that come out
-        differently each time: BPE-dropout leaves out a share of the merges.
-
-        Args:
-            sentences: strings.
-            dropout: the probability to leave out a merge.
-            seed: decides what is left out, 32 bits.
-        """
-        rows = []
-
-        def encode():
-            rows.extend(
-                self._processor.encode(
-                    list(sentences),
-                    enable_sampling=True,
-                    nbest_size=-1,
-                    alpha=dropout,
-                    num_threads=1,
-                )
-            )
-
-        # SentencePiece seeds one generator for each thread, when the thread
-        # first needs it: only a new thread obeys the seed.
-        sentencepiece.set_random_generator_seed(seed)
-        thread = threading.Thread(target=encode)
-        thread.start()
-        thread.join()
-        return [[*row, END] for row in rows]
 
     def decode(self, ids: tf.Tensor) -> tf.Tensor:
         """Padded ids `(B, T)` to strings `(B,)`, always valid UTF-8.

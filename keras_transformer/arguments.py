@@ -1,0 +1,156 @@
+"""The command line of `keras-transformer`; nothing heavy is imported."""
+
+import argparse
+
+from keras_transformer.config import PRESETS
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, but not of options that have none."""
+
+    def _get_help_string(self, action):
+        if action.default in (None, False):
+            return action.help
+        return super()._get_help_string(action)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; TensorFlow is not imported for it."""
+    top = argparse.ArgumentParser(
+        prog="keras-transformer",
+        description='The Transformer of "Attention Is All You Need".',
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name, help):
+        sub = commands.add_parser(
+            name,
+            help=help,
+            description=help,
+            formatter_class=_Help,
+            allow_abbrev=False,
+        )
+        sub.set_defaults(command=name)
+        return sub
+
+    sub = command("train", "Learn a vocabulary and train a model.")
+    sub.add_argument(
+        "--corpus",
+        default="builtin",
+        help="builtin, tfds:NAME, or a folder with SPLIT.LANGUAGE[.gz] files",
+    )
+    sub.add_argument("--source", default="en", help="source language")
+    sub.add_argument("--target", default="de", help="target language")
+    split = {"metavar": "SPLIT"}
+    sub.add_argument("--train", default="train", help="learned from", **split)
+    sub.add_argument(
+        "--validation",
+        default="validation",
+        help="scored along the way",
+        **split,
+    )
+    sub.add_argument("--test", help="scored at the end", **split)
+    sub.add_argument("--data-dir", help="where TensorFlow Datasets keeps files")
+    sub.add_argument(
+        "--preset", default="tiny", help=f"one of {', '.join(PRESETS)}"
+    )
+    sub.add_argument("--steps", type=int, default=100_000, help="updates")
+    sub.add_argument("--out", required=True, help="folder of the run")
+    sub.add_argument(
+        "--resume", action="store_true", help="go on with --out, or start it"
+    )
+    sub.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="bitwise repeatable on GPUs too, and slower there",
+    )
+    number = {"metavar": "N", "type": int}
+    sub.add_argument("--vocab-size", default=8000, **number, help="word pieces")
+    sub.add_argument(
+        "--separate-vocabularies", action="store_true", help="one for each side"
+    )
+    sub.add_argument("--max-length", default=256, **number, help="word pieces")
+    sub.add_argument(
+        "--tokens-per-batch", default=4096, **number, help="on each side"
+    )
+    sub.add_argument(
+        "--warmup-steps", default=4000, **number, help="section 5.3"
+    )
+    sub.add_argument(
+        "--learning-rate-scale", default=1.0, type=float, help="on equation 3"
+    )
+    sub.add_argument(
+        "--global-clipnorm", type=float, metavar="X", help="of the gradient"
+    )
+    sub.add_argument(
+        "--gradient-accumulation-steps",
+        default=1,
+        **number,
+        help="parts of a batch that follow one another, for less memory",
+    )
+    sub.add_argument(
+        "--dtype-policy",
+        default="float32",
+        choices=["float32", "mixed_bfloat16"],
+        help="of the computation; weights stay float32",
+    )
+    sub.add_argument(
+        "--bleu-tokenizer",
+        default="13a",
+        help='sacreBLEU\'s, of the validation; "none" for text in tokens',
+    )
+    sub.add_argument(
+        "--patience", **number, help="validations without a better BLEU"
+    )
+    sub.add_argument(
+        "--average-checkpoints",
+        default=5,
+        **number,
+        help="the last, at the end",
+    )
+    sub.add_argument("--label-smoothing", default=0.1, type=float, help="ε")
+    sub.add_argument("--dropout-rate", type=float, help="default: the preset's")
+    sub.add_argument(
+        "--norm-first", action="store_true", default=None, help="pre-norm"
+    )
+    sub.add_argument(
+        "--validate-every",
+        default=1000,
+        **number,
+        help="steps between validations; a checkpoint is saved with each",
+    )
+    sub.add_argument("--keep-checkpoints", default=5, **number, help="files")
+    sub.add_argument("--seed", default=1, **number, help="of everything random")
+
+    sub = command("average", "Choose weights: newest, best, or an average.")
+    sub.add_argument("folder", metavar="RUN", help="folder of the run")
+    sub.add_argument(
+        "--last", **number, help="checkpoints; default: as the run has it"
+    )
+
+    sub = command("export", "Export a run as a SavedModel: text in, text out.")
+    sub.add_argument("folder", metavar="RUN", help="folder of the run")
+    sub.add_argument("path", help="saved_models/NAME/VERSION")
+    sub.add_argument("--beam-size", default=4, type=int, help="section 6.1")
+    sub.add_argument("--alpha", default=0.6, type=float, help="length penalty")
+
+    sub = command("translate", "Translate lines: standard input to output.")
+    _search_options(sub)
+
+    sub = command("evaluate", "Score a SavedModel by sacreBLEU; one JSON line.")
+    _search_options(sub)
+    sub.add_argument(
+        "--source", required=True, metavar="FILE", help="a line each"
+    )
+    sub.add_argument(
+        "--reference", required=True, metavar="FILE", help="likewise"
+    )
+    sub.add_argument("--tokenize", default="13a", help="sacreBLEU's tokenizer")
+    return top
+
+
+def _search_options(sub):
+    sub.add_argument("path", metavar="MODEL", help="saved_models/NAME/VERSION")
+    sub.add_argument("--beam-size", type=int, help="default: as exported")
+    sub.add_argument("--alpha", type=float, help="default: as exported")
+    sub.add_argument("--batch-size", type=int, default=64, help="lines")

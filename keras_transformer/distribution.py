@@ -1,0 +1,35 @@
+"""Where training runs: one device, several, or several machines."""
+
+import tensorflow as tf
+
+from keras_transformer.data.batches import Cut
+
+
+def default_strategy() -> tf.distribute.Strategy:
+    """`MultiWorkerMirroredStrategy` where `TF_CONFIG` names several workers,
+    `MirroredStrategy` over several GPUs, or the one device there is.
+
+    To be called before TensorFlow does anything else where there are workers.
+    """
+    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if len(cluster.cluster_spec().as_dict().get("worker", ())) > 1:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    gpus = tf.config.list_logical_devices("GPU")
+    if len(gpus) > 1:
+        return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
+    return tf.distribute.get_strategy()
+
+
+def cut_for(strategy, parts: int = 1) -> Cut:
+    """How batches are cut for this worker of a strategy."""
+    worker, workers = worker_of(strategy)
+    return Cut(workers, worker, strategy.num_replicas_in_sync // workers, parts)
+
+
+def worker_of(strategy) -> tuple[int, int]:
+    """The number of this worker, and how many there are."""
+    cluster = strategy.cluster_resolver
+    workers = (
+        cluster.cluster_spec().as_dict().get("worker", ()) if cluster else ()
+    )
+    return (cluster.task_id, len(workers)) if len(workers) > 1 else (0, 1)

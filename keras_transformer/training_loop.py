@@ -1,0 +1,154 @@
+"""The loop of training: steps and validations in turn."""
+
+import collections
+import contextlib
+import signal
+import threading
+import time
+
+import tensorflow as tf
+
+from keras_transformer.training_step import (
+    make_count,
+    make_evaluation_step,
+    make_training_step,
+)
+
+
+class TrainingInterrupted(Exception):  # noqa: N818, it is no error
+    """Training was asked to stop by a signal, and has saved its state.
+
+    Attributes:
+        signal: SIGTERM or SIGINT.
+    """
+
+    def __init__(self, step, signal):
+        super().__init__(
+            f"Stopped by {signal.name} after step {step:,}; all state is saved."
+        )
+        self.signal = signal
+
+
+class Loop:
+    """Steps and validations in turn, with Keras callbacks around them.
+
+    It stands in for `fit`, which on several machines does not run and which
+    weighs batches by their rows, not by their tokens.
+
+    Args:
+        model: from `make_model`, under `strategy`.
+        recipe: a `Recipe`.
+        strategy: a `tf.distribute` strategy.
+    """
+
+    def __init__(self, model, recipe, strategy):
+        self.model = model
+        self.every = recipe.validate_every
+        self.strategy = strategy
+        settings = model, recipe.label_smoothing, strategy
+        self.training_step = make_training_step(*settings)
+        self.evaluation_step = make_evaluation_step(*settings)
+        self.count = make_count(strategy)
+
+    def fit(self, training, validation, done, steps, callbacks):
+        """Runs the steps `done + 1` to `steps`, or up to where a callback
+        sets `model.stop_training`.
+
+        Args:
+            training, validation: data sets of this worker's pieces.
+            done: steps before.
+            steps: steps in all.
+            callbacks: a `keras.callbacks.CallbackList`.
+
+        Raises:
+            TrainingInterrupted: after SIGTERM or SIGINT on any worker, on all
+                of them.
+        """
+        batches = iter(self._distributed(training))
+        self.model.stop_training = False
+        callbacks.on_train_begin()
+        logs = {}
+        with _caught_signals() as caught:
+            while done < steps and not self.model.stop_training:
+                epoch = done // self.every
+                callbacks.on_epoch_begin(epoch)
+                last = min(steps, (epoch + 1) * self.every)
+                logs = self._steps(batches, done, last, callbacks, caught)
+                done = last
+                for name, value in self.evaluate(validation).items():
+                    logs[f"val_{name}"] = value
+                callbacks.on_epoch_end(epoch, logs)
+                # Workers stop together, or the rest would wait for ever.
+                votes = self.count(tf.constant(float(self.model.stop_training)))
+                self.model.stop_training = float(votes) > 0
+        callbacks.on_train_end(logs)
+
+    def _steps(self, batches, done, last, callbacks, caught):
+        means, began = _Means(), time.perf_counter()
+        for step in range(done, last):
+            batch = step % self.every
+            callbacks.on_train_batch_begin(batch)
+            stop = tf.constant(float(len(caught) > 0))
+            logs = means.add(self.training_step(batches, stop))
+            seconds = time.perf_counter() - began
+            logs["tokens/s"] = round(means.sums["tokens"] / seconds)
+            callbacks.on_train_batch_end(batch, logs)
+            if means.sums["stop"]:
+                # By a signal here, or on another worker.
+                raise TrainingInterrupted(
+                    step + 1, (*caught, signal.SIGTERM)[0]
+                )
+            if self.model.stop_training:
+                break
+        rate = self.model.optimizer.learning_rate
+        return {**logs, "learning_rate": float(tf.convert_to_tensor(rate))}
+
+    def evaluate(self, batches) -> dict[str, float]:
+        """`loss` and `nll`, its unsmoothed part, per real target token."""
+        iterator = iter(self._distributed(batches))
+        means, logs = _Means(), {}
+        try:
+            while True:
+                logs = means.add(self.evaluation_step(iterator))
+        except tf.errors.OutOfRangeError:
+            return logs
+
+    def _distributed(self, dataset):
+        return self.strategy.distribute_datasets_from_function(
+            lambda _: dataset
+        )
+
+
+class _Means:
+    """Means over tokens of what the steps sum up."""
+
+    def __init__(self):
+        self.sums = collections.Counter()
+
+    def add(self, sums) -> dict[str, float]:
+        self.sums.update({name: float(x) for name, x in sums.items()})
+        tokens = max(self.sums["tokens"], 1)
+        return {name: self.sums[name] / tokens for name in ("loss", "nll")}
+
+
+@contextlib.contextmanager
+def _caught_signals():
+    """A list that gets the first SIGTERM or SIGINT; the second one does what
+    it always does."""
+    caught, before = [], {}
+
+    def catch(number, _):
+        caught.append(signal.Signals(number))
+        restore()
+
+    def restore():
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        restore()

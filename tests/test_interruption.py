@@ -1,0 +1,138 @@
+"""What ends a process while it trains: nothing is lost.
+
+The command runs in processes of its own, on data small enough for seconds.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keras_transformer import checkpoints
+
+STEPS = 60
+
+
+def command(corpus, out, *more):
+    return [
+        sys.executable,
+        "-m",
+        "keras_transformer",
+        "train",
+        f"--corpus={corpus}",
+        f"--out={out}",
+        f"--steps={STEPS}",
+        "--resume",
+        "--deterministic",
+        "--vocab-size=400",
+        "--tokens-per-batch=300",
+        "--warmup-steps=20",
+        "--validate-every=4",
+        "--keep-checkpoints=3",
+        "--average-checkpoints=1",
+        *more,
+    ]
+
+
+def state_after(folder, step=STEPS):
+    path = dict(checkpoints.steps(folder / "checkpoints"))[step]
+    return checkpoints.read(path)
+
+
+def assert_same_state(folder, other):
+    (about, arrays), (about_other, others) = map(state_after, (folder, other))
+    assert about["best"] == about_other["best"]
+    assert arrays.keys() == others.keys()
+    for name, value in arrays.items():
+        np.testing.assert_array_equal(others[name], value, err_msg=name)
+
+
+def wait_for_step(folder, step, process):
+    while process.poll() is None:
+        found = checkpoints.steps(folder / "checkpoints")
+        if found and found[-1][0] >= step:
+            return
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    subprocess.run(command(corpus, folder), check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
+def test_a_signal_saves_and_ends(
+    corpus, uninterrupted, tmp_path, number, status
+):
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        command(corpus, folder), stderr=subprocess.PIPE, text=True
+    )
+    wait_for_step(folder, 8, process)
+    time.sleep(0.2)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status, errors
+    (line,) = errors.strip().splitlines()
+    (step, _) = checkpoints.steps(folder / "checkpoints")[-1]
+    assert f"after step {step}; all state is saved" in line
+    assert step < STEPS
+    subprocess.run(command(corpus, folder), check=True, capture_output=True)
+    assert_same_state(folder, uninterrupted)
+
+
+def test_the_log_of_a_resumed_run_is_whole(corpus, uninterrupted):
+    lines = (uninterrupted / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [*range(4, 61, 4)]
+
+
+@pytest.mark.slow
+def test_twenty_kills_change_nothing(corpus, uninterrupted, tmp_path):
+    """SIGKILL at random moments; every fourth one inside a save."""
+    rng = random.Random(1)
+    folder = tmp_path / "run"
+    kills = inside = 0
+    while kills < 20:
+        process = subprocess.Popen(
+            command(corpus, folder),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        before = [s for s, _ in checkpoints.steps(folder / "checkpoints")]
+        wait_for_step(folder, (before or [0])[-1] + 1, process)
+        if kills % 4 == 3:
+            while process.poll() is None and not half_written(folder):
+                pass
+            process.kill()
+            inside += bool(half_written(folder))
+        else:
+            time.sleep(rng.uniform(0, 1))
+            process.kill()
+        if process.wait() == 0:
+            # Done before it could be killed: begin another run.
+            assert_same_state(folder, uninterrupted)
+            folder = tmp_path / f"run-{kills}"
+            continue
+        kills += 1
+    print(f"{kills} kills, {inside} of them seen inside a save")
+    assert inside
+    subprocess.run(command(corpus, folder), check=True, capture_output=True)
+    assert_same_state(folder, uninterrupted)
+
+
+def half_written(folder):
+    try:
+        names = os.listdir(folder / "checkpoints")
+    except FileNotFoundError:
+        return []
+    return [name for name in names if name.startswith(".step")]
