@@ -1,0 +1,66 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_transformer import averaging, checkpoints
+from keras_transformer.run import open_run
+
+
+def copy_of(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    return open_run(tmp_path / "run")
+
+
+def scores(monkeypatch, *values):
+    """Candidates get these BLEUs, in their order."""
+    left = list(values)
+    monkeypatch.setattr(averaging, "translate_lines", lambda *_: [])
+    monkeypatch.setattr(
+        averaging.evaluation, "score", lambda *_: {"bleu": left.pop(0)}
+    )
+
+
+def test_an_average_is_the_mean_of_the_weights(run):
+    paths = [path for _, path in checkpoints.steps(run.checkpoints)]
+    found = checkpoints.average(paths)
+    each = [checkpoints.read(path)[1] for path in paths]
+    assert all(name.startswith("weights") for name in found)
+    for name, value in found.items():
+        expected = np.mean([arrays[name] for arrays in each], axis=0)
+        np.testing.assert_allclose(value, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("bleu", "chosen"),
+    [
+        ((3.0, 2.0, 1.0), "step 4"),
+        ((2.0, 3.0, 1.0), "step 8"),
+        ((2.0, 2.5, 3.0), "average of 2, steps 4 to 8"),
+        # "Kept if validation BLEU does not fall":
+        ((2.0, 3.0, 3.0), "average of 2, steps 4 to 8"),
+    ],
+)
+def test_validation_chooses(run, tmp_path, monkeypatch, bleu, chosen):
+    mine = copy_of(run, tmp_path)
+    best = dict(checkpoints.steps(mine.checkpoints))[4]
+    checkpoints.link(best, mine.best_checkpoint)
+    scores(monkeypatch, *bleu)
+    model = averaging.choose_weights(mine)
+    about, arrays = checkpoints.read(mine.weights)
+    assert about["chosen"] == chosen
+    assert about["val_bleu"] == max(bleu)
+    # And this is what the run's model is, also when it is loaded.
+    for candidate in (model, mine.load_model()):
+        for i, value in enumerate(candidate.get_weights()):
+            np.testing.assert_array_equal(arrays[f"weights.{i:05}"], value)
+
+
+def test_a_damaged_checkpoint_is_passed_over(run, tmp_path, monkeypatch):
+    mine = copy_of(run, tmp_path)
+    mine.best_checkpoint.unlink()
+    dict(checkpoints.steps(mine.checkpoints))[8].write_bytes(b"")
+    scores(monkeypatch, 1.0)
+    with pytest.warns(UserWarning, match=r"step-00000008.*damaged"):
+        averaging.choose_weights(mine)
+    assert checkpoints.read(mine.weights)[0]["chosen"] == "step 4"

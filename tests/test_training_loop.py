@@ -1,0 +1,122 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from replicas import some_pairs
+
+from keras_transformer import TransformerConfig
+from keras_transformer.data.batches import (
+    evaluation_batches,
+    training_batches,
+)
+from keras_transformer.run import Recipe
+from keras_transformer.training import make_model
+from keras_transformer.training_loop import Loop
+
+CONFIG = TransformerConfig(31, num_layers=1, d_model=22, num_heads=2, d_ff=17)
+
+
+def loop(**recipe):
+    recipe = Recipe(warmup_steps=20, validate_every=2, **recipe)
+    strategy = tf.distribute.get_strategy()
+    return Loop(make_model(CONFIG, recipe), recipe, strategy)
+
+
+class Recorder(keras.callbacks.Callback):
+    """What happened, in order; may stop the training."""
+
+    def __init__(self, stop_at=None):
+        super().__init__()
+        self.events = []
+        self.logs = {}
+        self.stop_at = stop_at
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.events.append(("begin", epoch))
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.events.append(("step", batch))
+        if self.stop_at == len([e for e in self.events if e[0] == "step"]):
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.events.append(("end", epoch))
+        self.logs = dict(logs)
+
+
+def fit(some, done, steps, **kwargs):
+    pairs = some_pairs()
+    recorder = Recorder(**kwargs)
+    some.fit(
+        training_batches(pairs, 131, seed=1, first_batch=done),
+        evaluation_batches(pairs, 131),
+        done,
+        steps,
+        keras.callbacks.CallbackList([recorder], model=some.model),
+    )
+    return recorder
+
+
+def test_callbacks_see_what_fit_shows_them():
+    recorder = fit(loop(), 1, 5)
+    assert recorder.events == [
+        ("begin", 0),
+        ("step", 1),
+        ("end", 0),
+        ("begin", 1),
+        ("step", 0),
+        ("step", 1),
+        ("end", 1),
+        ("begin", 2),
+        ("step", 0),
+        ("end", 2),
+    ]
+    assert set(recorder.logs) == {
+        "loss",
+        "nll",
+        "tokens/s",
+        "learning_rate",
+        "val_loss",
+        "val_nll",
+    }
+
+
+def test_a_callback_may_stop_it():
+    some = loop()
+    recorder = fit(some, 0, 100, stop_at=3)
+    assert recorder.events[-2:] == [("step", 0), ("end", 1)]
+    assert int(some.model.optimizer.iterations) == 3
+
+
+def test_evaluation_does_not_depend_on_the_batch_size():
+    """Means over tokens: cut into batches however, within 1e-6."""
+    some = loop()
+    losses = [
+        some.evaluate(evaluation_batches(some_pairs(), tokens))
+        for tokens in (1, 37, 131, 10_000)
+    ]
+    for other in losses[1:]:
+        for name, value in losses[0].items():
+            assert other[name] == pytest.approx(value, abs=1e-6)
+
+
+def test_two_runs_of_a_seed_are_bitwise_the_same():
+    weights = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        some = loop(seed=3)
+        fit(some, 0, 5)
+        weights.append(some.model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_bfloat16_learns_what_float32_learns():
+    logs = {
+        policy: fit(loop(dtype_policy=policy), 0, 20).logs
+        for policy in ("float32", "mixed_bfloat16")
+    }
+    assert logs["float32"]["val_nll"] < 3.4  # ln 31 = 3.43
+    assert logs["mixed_bfloat16"]["val_nll"] == pytest.approx(
+        logs["float32"]["val_nll"], abs=0.05
+    )
