@@ -183,7 +183,9 @@ def _run(options, worker):
 
     if worker > 0:
         runs.wait_for(options.out)  # for the first worker to start it
-    if worker > 0 or (options.resume and os.path.exists(options.out)):
+    settings = options.given - {f"--{name}" for name in _NOT_KEPT}
+    exists = os.path.exists(options.out) or not settings
+    if worker > 0 or (options.resume and exists):
         run = runs.open_run(options.out)
         _check_agrees(options, run)
         return run

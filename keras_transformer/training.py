@@ -164,8 +164,8 @@ def make_model(config, recipe: Recipe) -> Transformer:
 
 
 def evaluate(run: Run, model: Transformer, split: str) -> dict:
-    """Scores a model on a split by the paper's search, and stores the result
-    in the run's folder."""
+    """Scores what `train` gave on a split by the paper's search, and stores
+    the result in the run's folder."""
     settings = SearchSettings()
     translate = compiled(
         Translator(model, run.source_tokenizer, run.target_tokenizer, settings)
@@ -178,7 +178,7 @@ def evaluate(run: Run, model: Transformer, split: str) -> dict:
             run.recipe.bleu_tokenizer,
         ),
         "split": split,
-        "step": int(keras.ops.convert_to_numpy(model.optimizer.iterations)),
+        "weights": checkpoints.read(run.weights)[0]["chosen"],
         "search": dataclasses.asdict(settings),
     }
     evaluation.remember(run.folder, result)

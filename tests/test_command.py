@@ -43,7 +43,9 @@ def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
     assert status == 0
     assert "Going on from step 2" in captured.out
     lines = (run / "evaluations.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [2, 4]
+    chosen = [json.loads(line)["weights"] for line in lines]
+    assert len(chosen) == 2
+    assert chosen[0] == "step 2"
     assert lines[-1] in captured.out
     assert run_command(capsys, "export", run, model, "--beam-size", 2)[0] == 0
 
@@ -144,7 +146,7 @@ def test_a_resumed_run_refuses_other_settings(run, capsys):
         capsys, "train", "--resume", "--out", run.folder, "--seed", 7
     )
     assert status == 1
-    assert "Received: --seed. Leave" in captured.err
+    assert "Received: --seed 7, the run has 1. Leave" in captured.err
 
 
 def test_evaluate_refuses_unequal_files(exported, unequal, capsys):
@@ -194,3 +196,35 @@ def test_the_terminal_stays_clean(tmp_path):
     lines = result.stderr.strip().split("\n")
     assert len(lines) == 1, lines
     assert "'nothing'" in lines[0]
+
+
+def test_the_same_command_starts_a_run_and_goes_on(run, capsys):
+    """What a Job does that is started again: all options, and --resume."""
+    recipe = run.recipe
+    command = [
+        "train",
+        "--resume",
+        "--out",
+        run.folder,
+        "--corpus",
+        recipe.corpus,
+        "--vocab-size",
+        recipe.vocab_size,
+        f"--tokens-per-batch={recipe.tokens_per_batch}",
+        "--steps",
+        8,
+    ]
+    status, captured = run_command(capsys, *command)
+    assert status == 0
+    assert "Nothing to do" in captured.out
+
+
+def test_weights_can_be_chosen_again(run, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(run.folder, tmp_path / "run")
+    status, captured = run_command(
+        capsys, "average", tmp_path / "run", "--last", 1
+    )
+    assert status == 0
+    assert "Chosen: step" in captured.out

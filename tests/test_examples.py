@@ -77,3 +77,20 @@ def test_translation_and_use_saved_model(tmp_path, monkeypatch, capsys, recipe):
     assert result["sentences"] == 20
     load("use_saved_model").main(str(export))
     assert "quarter past five" in capsys.readouterr().out
+
+
+def test_paper_recipes(corpus, tmp_path, capsys):
+    small = {
+        "corpus": str(corpus),
+        "vocab_size": 400,
+        "tokens_per_batch": 500,
+        "validate_every": 1,
+        "shape": {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31},
+        "steps": 2,
+    }
+    example = load("paper_recipes")
+    for _ in range(2):  # the second time finds all done
+        result = example.main("base-de", tmp_path / "run", parts=3, **small)
+    assert result["sentences"] == 70
+    assert result["weights"]
+    assert "average of 2" in capsys.readouterr().out
