@@ -1,0 +1,133 @@
+"""The paper's training step on a GPU: this package on JAX against PyTorch.
+
+    python benchmarks/gpu_training.py [--shape base big] [--peak 989e12]
+
+Needs `jax[cuda12]` and `torch` with CUDA; TensorFlow is not used. A batch has
+25,000 tokens a side, section 5.1; weights are float32, products bfloat16.
+Printed are medians over the rounds, taken in turn, the share of the GPU's peak
+that the model's own matrix products reach (`--peak`, FLOP/s; the default is an
+H100's or H200's for dense bfloat16), and the hours that the paper's schedule
+would take: 100,000 steps for base, 300,000 for big.
+
+`--shape miniature` runs anywhere, to see that the program works.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+from training_steps import Shape, torch_compiled, torch_eager
+
+# Layers, d_model, d_ff, heads, V, rows, length; and the schedule's steps.
+SHAPES = {
+    "base": (Shape(6, 512, 2048, 8, 37_000, 520, 48), 100_000),
+    "big": (Shape(6, 1024, 4096, 16, 37_000, 520, 48), 300_000),
+    "miniature": (Shape(1, 22, 31, 2, 97, 5, 7), 10),
+}
+
+
+def keras_transformer_on_jax(shape, dtype):
+    """This package's model and loss, compiled by XLA."""
+    import keras
+
+    from keras_transformer import (
+        LabelSmoothedCrossEntropy,
+        Transformer,
+        TransformerConfig,
+        TransformerSchedule,
+    )
+
+    config = TransformerConfig(
+        shape.vocab_size,
+        num_layers=shape.num_layers,
+        d_model=shape.d_model,
+        d_ff=shape.d_ff,
+        num_heads=shape.num_heads,
+    )
+    model = Transformer(config, seed=1, dtype=f"mixed_{dtype}")
+    model.compile(
+        keras.optimizers.Adam(
+            TransformerSchedule(shape.d_model), 0.9, 0.98, 1e-9
+        ),
+        LabelSmoothedCrossEntropy(0.1),
+        jit_compile=True,
+    )
+    source, target, labels = shape.ids()
+    inputs = {"source": source, "target": target}
+    return lambda: float(model.train_on_batch(inputs, labels))
+
+
+PEERS = {
+    "keras_transformer": keras_transformer_on_jax,
+    "torch_compiled": torch_compiled,
+    "torch_eager": torch_eager,
+}
+STEPS = 5  # to a round
+
+
+def work(name, shape):
+    """A peer's process: for each line of standard input a few steps."""
+    step = PEERS[name](SHAPES[shape][0], "bfloat16")
+    for _ in range(3):
+        step()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        print((time.perf_counter() - began) / STEPS, flush=True)
+
+
+def start(name, shape):
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--work", name, shape],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # All peers share the GPU: JAX must not take the whole of it.
+        env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+    )
+    return process if process.stdout.readline() == "ready\n" else None
+
+
+def compare(shape, rounds, peak):
+    size, steps = SHAPES[shape]
+    print(f"\n{shape}: {size.rows} x {size.length} tokens, bfloat16")
+    found = {name: start(name, shape) for name in PEERS}
+    times = {name: [] for name, process in found.items() if process}
+    for _ in range(rounds):
+        for name, seconds in times.items():
+            found[name].stdin.write("\n")
+            found[name].stdin.flush()
+            seconds.append(float(found[name].stdout.readline()))
+    print(f"{'':18}{'ms/step':>9}{'tokens/s':>11}{'of peak':>9}{'hours':>8}")
+    for name, seconds in times.items():
+        found[name].stdin.close()
+        median = statistics.median(seconds)
+        print(
+            f"{name:18}{1000 * median:9,.1f}{size.tokens / median:11,.0f}"
+            f"{size.flops / median / peak:9.1%}{steps * median / 3600:8.1f}"
+        )
+    for name in PEERS.keys() - times.keys():
+        print(f"{name}: left out, it failed")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--shape", nargs="+", default=["base", "big"])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--peak", type=float, default=989e12)
+    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(*options.work)
+    else:
+        for shape in options.shape:
+            compare(shape, options.rounds, options.peak)
