@@ -77,6 +77,7 @@ def work(name, shape):
         step()
     print("ready", flush=True)
     for _ in sys.stdin:
+        step()
         began = time.perf_counter()
         for _ in range(STEPS):
             step()

@@ -5,6 +5,7 @@ the optimizer's variables and the state of every random generator; each member
 has a checksum. It is written aside, flushed and renamed.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -213,28 +214,28 @@ def steps(folder) -> list[tuple[int, pathlib.Path]]:
     return sorted((int(m[1]), path) for m, path in matches if m)
 
 
-class write_aside:  # noqa: N801, used like a function
+@contextlib.contextmanager
+def write_aside(path):
     """`with write_aside(path) as file:` fills a temporary file that takes its
-    name when it is complete; on an error nothing is left."""
+    name when it is complete; on an error nothing is left.
 
-    def __init__(self, path):
-        self.path = pathlib.Path(path)
-        self.aside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-
-    def __enter__(self):
-        self.file = open(self.aside, "wb")
-        return self.file
-
-    def __exit__(self, kind, *_):
-        try:
-            with self.file:
-                if kind is None:
-                    self.file.flush()
-                    os.fsync(self.file.fileno())
-            if kind is None:
-                os.replace(self.aside, self.path)
-        finally:
-            self.aside.unlink(missing_ok=True)
+    Raises:
+        OSError: with the path, which a full disk does not tell by itself.
+    """
+    path = pathlib.Path(path)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _check_fits(kind, stored, variables):

@@ -11,7 +11,18 @@ class Adam(keras.optimizers.Adam):
     The update of a variable is TensorFlow's fused kernel instead of a dozen
     operations, and `global_clipnorm` clips the *sum* of all replicas'
     gradients, where Keras clips each replica's before they are added.
+
+    Raises:
+        ValueError: for `amsgrad`, which the kernel does not have.
     """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.amsgrad:
+            raise ValueError(
+                "This Adam is the paper's, without AMSGrad. Received: "
+                "amsgrad=True. Use keras.optimizers.Adam."
+            )
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         grads, variables = zip(
@@ -22,18 +33,20 @@ class Adam(keras.optimizers.Adam):
         return list(zip(grads, variables, strict=True))
 
     def _clip_gradients(self, grads):
-        return grads  # not yet: see above
+        if self.global_clipnorm:
+            return grads  # not yet: see above
+        return super()._clip_gradients(grads)
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
-        step = tf.cast(self.iterations + 1, tf.float32)
+        step = tf.cast(self.iterations + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=_handle(variable),
             m=_handle(self._momentums[index].value),
             v=_handle(self._velocities[index].value),
             beta1_power=self.beta_1**step,
             beta2_power=self.beta_2**step,
-            lr=tf.cast(learning_rate, tf.float32),
+            lr=tf.cast(learning_rate, variable.dtype),
             beta1=self.beta_1,
             beta2=self.beta_2,
             epsilon=self.epsilon,

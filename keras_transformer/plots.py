@@ -23,23 +23,24 @@ def plot_training(folder) -> pathlib.Path | None:
     steps = [line["step"] for line in lines]
     dots = "." if len(lines) < 100 else None
 
-    def draw(axes, name, label, style="-"):
+    def draw(axes, name, label, color="C0", style="-"):
         values = [line.get(name) for line in lines]
-        axes.plot(steps, values, style, marker=dots, label=label)
+        axes.plot(steps, values, style, color=color, marker=dots, label=label)
 
-    draw(loss, "loss", "training, smoothed, with dropout")
-    draw(loss, "nll", "training, with dropout")
-    draw(loss, "val_loss", "validation, smoothed", "--")
-    draw(loss, "val_nll", "validation", "--")
+    draw(loss, "loss", "training, smoothed, with dropout", "C0", "--")
+    draw(loss, "nll", "training, with dropout", "C0")
+    draw(loss, "val_loss", "validation, smoothed", "C1", "--")
+    draw(loss, "val_nll", "validation", "C1")
     loss.set_ylabel("nats per word piece")
     loss.legend(frameon=False)
-    draw(bleu, "val_bleu", "validation, greedy")
-    bleu.set_ylabel("BLEU")
+    draw(bleu, "val_bleu", "validation, greedy", "C1")
+    bleu.set_ylabel("BLEU, validation, greedy")
     bleu.set_ylim(bottom=0)
     draw(rate, "learning_rate", "learning rate")
     rate.set_ylabel("learning rate")
     rate.set_ylim(bottom=0)
     rate.set_xlabel("steps")
+    rate.xaxis.get_major_locator().set_params(integer=True)
     for axes in (loss, bleu, rate):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -116,11 +116,12 @@ def train(run: Run, steps: int, strategy=None, verbose=None, callbacks=()):
     except TrainingInterrupted:
         if writers:
             checkpoint.save()
-        raise
-    finally:
-        if writers:
             plot_training(run.folder)
-    return choose_weights(run) if writers else model
+        raise
+    if not writers:
+        return model
+    plot_training(run.folder)
+    return choose_weights(run)
 
 
 def _restore(run, model):

@@ -1,3 +1,5 @@
+import resource
+
 import keras
 import numpy as np
 import pytest
@@ -94,19 +96,26 @@ def test_a_damaged_file_is_named_and_passed_over(tmp_path, damage):
         assert checkpoints.restore_newest(tmp_path, model)["step"] == 1
 
 
-def test_a_save_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_leaves_the_old_one(tmp_path):
+    """The system refuses to let a file grow, in the middle of a save."""
     model = trained()
-    checkpoints.save(tmp_path, model, 1)
-    before = sorted(p.name for p in tmp_path.iterdir())
+    path = checkpoints.save(tmp_path, model, 1)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"step-00000002\.npz"):
+            checkpoints.save(tmp_path, model, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == before
 
-    def full_disk(file, **arrays):
-        file.write(b"half a checkpoint")
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints.np, "savez", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        checkpoints.save(tmp_path, model, 2)
-    assert sorted(p.name for p in tmp_path.iterdir()) == before
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file, not a folder")
+    with pytest.raises(OSError, match="checkpoints"):
+        checkpoints.save(tmp_path / "checkpoints", trained(), 1)
 
 
 def test_another_model_is_refused_with_both_shapes(tmp_path):

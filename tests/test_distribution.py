@@ -7,12 +7,16 @@ starts.
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from test_interruption import command, wait_for_step
+
+from keras_transformer import checkpoints
 
 PROGRAM = pathlib.Path(__file__).with_name("replicas.py")
 
@@ -69,32 +73,63 @@ def test_clipping_clips(uncut):
         assert any(np.abs(free[k] - clipped[k]).max() > 1e-5 for k in free)
 
 
-def test_two_machines_are_one(uncut, tmp_path):
-    """`MultiWorkerMirroredStrategy` on loopback: the same weights on both, and
-    those of one device."""
+def two_workers():
+    """`TF_CONFIG` of each."""
     ports = []
     for _ in range(2):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             ports.append(free.getsockname()[1])
-    workers = [f"127.0.0.1:{port}" for port in ports]
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    return [
+        json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
+        for i in range(2)
+    ]
+
+
+def test_two_machines_are_one(uncut, tmp_path):
+    """`MultiWorkerMirroredStrategy` on loopback: the same weights on both, and
+    those of one device."""
     paths = [tmp_path / f"{i}.npz" for i in range(2)]
     processes = [
-        start(
-            paths[i],
-            1,
-            1,
-            0.05,
-            TF_CONFIG=json.dumps(
-                {
-                    "cluster": {"worker": workers},
-                    "task": {"type": "worker", "index": i},
-                }
-            ),
-        )
-        for i in range(2)
+        start(path, 1, 1, 0.05, TF_CONFIG=worker)
+        for path, worker in zip(paths, two_workers(), strict=True)
     ]
     for process in processes:
         finished(process)
     assert_same(paths[0], paths[1], 0)
     assert_same(uncut[(0.05,)], paths[0], 1e-5)
+
+
+@pytest.mark.slow
+def test_the_command_on_two_machines(corpus, tmp_path):
+    """SIGTERM to one worker stops both after the same step; the same command
+    goes on to the end."""
+    folder = tmp_path / "run"
+
+    def run():
+        return [
+            subprocess.Popen(
+                command(corpus, folder),
+                env={**os.environ, "TF_CONFIG": worker},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for worker in two_workers()
+        ]
+
+    processes = run()
+    wait_for_step(folder, 8, processes[0])
+    processes[1].send_signal(signal.SIGTERM)
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [p.returncode for p in processes] == [143, 143], outputs
+    (step, _) = checkpoints.steps(folder / "checkpoints")[-1]
+    assert all(f"after step {step}" in output for output in outputs)
+    processes = run()
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [p.returncode for p in processes] == [0, 0], outputs
+    assert f"Going on from step {step}" in outputs[0]
+    assert (folder / "weights.npz").exists()
+    assert "Chosen" in outputs[0]
+    assert "Chosen" not in outputs[1]

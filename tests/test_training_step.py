@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -5,6 +6,7 @@ import tensorflow as tf
 from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.data.batches import Cut, make_batch
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
+from keras_transformer.optimizer import Adam
 from keras_transformer.projection_loss import CHUNK, projection_loss
 from keras_transformer.training_step import (
     _gradients,
@@ -95,3 +97,29 @@ def test_gradients_are_those_of_the_public_loss(source_vocab_size, norm_first):
         np.testing.assert_allclose(
             tf.convert_to_tensor(one), other, atol=1e-6, err_msg=variable.path
         )
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_adam_is_keras_adam(clip):
+    rng = np.random.default_rng(1)
+    shapes = (7, 5), (3,)
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    results = []
+    gradients = [
+        [tf.constant(rng.normal(size=s), tf.float32) for s in shapes]
+        for _ in range(5)
+    ]
+    for kind in (Adam, keras.optimizers.Adam):
+        keras.utils.set_random_seed(1)
+        variables = [keras.Variable(np.ones(s, "float32")) for s in shapes]
+        optimizer = kind(schedule, 0.9, 0.98, 1e-9, global_clipnorm=clip)
+        for some in gradients:
+            optimizer.apply(some, variables)
+        results.append([v.numpy() for v in (*variables, *optimizer.variables)])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_adam_has_no_amsgrad():
+    with pytest.raises(ValueError, match="amsgrad=True"):
+        Adam(amsgrad=True)

@@ -1,0 +1,26 @@
+import json
+
+import pytest
+
+from keras_transformer.plots import plot_training
+
+LINE = {"loss": 5.0, "nll": 4.0, "val_loss": 5.5, "val_nll": 4.5, "val_bleu": 1}
+
+
+@pytest.mark.parametrize("lines", [1, 2, 150])
+def test_a_picture_of_every_run(tmp_path, lines):
+    (tmp_path / "log.jsonl").write_text(
+        "".join(
+            json.dumps({"step": 4 * i, "learning_rate": i / 1000, **LINE})
+            + "\n"
+            for i in range(lines)
+        )
+    )
+    path = plot_training(tmp_path)
+    assert path == tmp_path / "training.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_picture_of_nothing(tmp_path):
+    assert plot_training(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
