@@ -12,7 +12,7 @@ demo: .venv/text  ## train, export and use a model: about eight minutes
 	$(BIN)/python examples/use_saved_model.py saved_models/demo/1 $(QUIETLY)
 
 test: .venv/dev  ## what has to pass before a commit lands
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow

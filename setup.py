@@ -42,6 +42,7 @@ setup(
         "dev": [
             *TEXT,
             "pytest>=8",
+            "pytest-xdist",
             "hypothesis>=6",
             "jax",  # the layers without TensorFlow are tested on it
             "ruff==0.17.5",
