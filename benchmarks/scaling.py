@@ -124,6 +124,7 @@ if __name__ == "__main__":
     parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("--rounds", default=5, type=int)
     options = parser.parse_args()
+    tensorflow()
     times = table_1(options.rounds)
     if options.plot:
         plot(times, options.plot)

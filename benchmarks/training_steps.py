@@ -7,6 +7,7 @@ so that nothing is left running.
 """
 
 import dataclasses
+import functools
 import math
 import os
 
@@ -56,8 +57,10 @@ SHAPES = {
 }
 
 
+@functools.cache
 def tensorflow():
-    """TensorFlow with as many threads as the others have."""
+    """TensorFlow with as many threads as the others have; to be called before
+    it does anything."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
