@@ -32,7 +32,11 @@ def main(arguments=None) -> int:
         print(f"keras-transformer: error: {message}", file=sys.stderr)
         return 1
     except _interrupted() as error:
-        print(f"keras-transformer: {error} Go on by --resume.", file=sys.stderr)
+        print(
+            f"keras-transformer: {error} Go on by the same command and "
+            "--resume.",
+            file=sys.stderr,
+        )
         return 128 + error.signal
     except KeyboardInterrupt:
         print("keras-transformer: interrupted", file=sys.stderr)

@@ -36,7 +36,10 @@ def choose_weights(run: Run, last: int | None = None):
     )
     pairs, _ = run.data(run.recipe.validation_split)
     candidates = []
-    last = last or run.recipe.average_checkpoints
+    if last is None:
+        last = run.recipe.average_checkpoints
+    if last < 1:
+        raise ValueError(f"`last` must be at least 1. Received: last={last}")
     for name, paths in _candidates(run, last):
         arrays = checkpoints.average(paths)
         checkpoints.assign(model, arrays, with_optimizer=False)
@@ -72,7 +75,13 @@ def _candidates(run, last):
         raise ValueError(
             f"No whole checkpoint in {str(run.checkpoints)!r}. Train first."
         )
-    saved = [(step, path) for step, path in whole if path != best]
+    # What a signal saved between two validations is not of their series.
+    every = run.recipe.validate_every
+    saved = [
+        (step, path)
+        for step, path in whole
+        if path != best and (step % every == 0 or path == paths[-1])
+    ]
     found = {f"step {step:,}": [path] for step, path in whole[-1:]}
     found.update({f"step {step:,}": [path] for step, path in saved[-1:]})
     if min(last, len(saved)) > 1:

@@ -130,11 +130,12 @@ class Checkpoint(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def save(self):
+        recipe = self.run.recipe
         return checkpoints.save(
             self.run.checkpoints,
             self.model,
             steps_of(self.model),
-            self.run.recipe.keep_checkpoints,
+            max(recipe.keep_checkpoints, recipe.average_checkpoints),
             run=self.run.digest,
             best=self.best,
         )

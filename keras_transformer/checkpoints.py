@@ -196,6 +196,7 @@ def average(paths) -> dict[str, np.ndarray]:
 def link(path, other):
     """Gives the file of a checkpoint another name, too."""
     aside = pathlib.Path(other).with_name(f".{other.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)  # of a process that was killed
     try:
         try:
             os.link(path, aside)

@@ -219,6 +219,7 @@ def _load(recipe, split):
 
 def _write(run):
     aside = run.folder.with_name(f".{run.folder.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
     aside.mkdir(parents=True)
     try:
         about = {
@@ -239,7 +240,7 @@ def _write(run):
         raise
 
 
-def wait_for(folder, seconds: int = 600):
+def wait_for(folder, seconds: int = 24 * 3600):
     """Waits until a run's folder is there, which another worker starts.
 
     Raises:

@@ -30,7 +30,7 @@ ABOUT = "keras_transformer.json"
 
 
 def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
-    """Exports a run's newest checkpoint to `NAME/VERSION`.
+    """Exports a run's chosen weights to `NAME/VERSION`.
 
     The folder is written aside and renamed: a server that watches `NAME` never
     sees half of it.
