@@ -15,11 +15,10 @@ README has an estimate of the cost.
 
 import argparse
 import dataclasses
-import json
 import pathlib
 
 from keras_transformer.run import Recipe, open_run, start_run
-from keras_transformer.training import evaluate, train
+from keras_transformer.training import train
 
 GERMAN = Recipe(
     corpus="tfds:wmt14_translate/de-en",
@@ -55,22 +54,19 @@ RECIPES = {
 def main(name, folder, parts=1, dtype_policy="float32", **changes):
     """Trains a recipe and scores newstest2014; `changes` are for tests."""
     recipe, model, steps, average = RECIPES[name]
-    steps = changes.pop("steps", steps)
     shape = changes.pop("shape", {})
     recipe = dataclasses.replace(
         recipe,
         gradient_accumulation_steps=parts,
         dtype_policy=dtype_policy,
         average_checkpoints=average,
-        **changes,
+        **{"steps": steps, **changes},
     )
     if pathlib.Path(folder).exists():
         run = open_run(folder)
     else:
         run = start_run(folder, recipe=recipe, **model, **shape)
-    result = evaluate(run, train(run, steps), recipe.test_split)
-    print(json.dumps(result, indent=2))
-    return result
+    train(run)
 
 
 if __name__ == "__main__":

@@ -59,10 +59,6 @@ def _interrupted():
 def train(options):
     from keras_transformer import distribution, training
 
-    if options.steps < 1:
-        raise ValueError(
-            f"`--steps` must be at least 1. Received: {options.steps}"
-        )
     if options.deterministic:
         import tensorflow as tf
 
@@ -70,16 +66,14 @@ def train(options):
     strategy = distribution.default_strategy()
     worker, _ = distribution.worker_of(strategy)
     run = _run(options, worker)
-    model = training.train(run, options.steps, strategy)
-    if worker > 0:
-        return
-    if run.recipe.test_split:
-        result = training.evaluate(run, model, run.recipe.test_split)
-        print(json.dumps(result))
-    print(
-        f"Trained {options.out}. Next: keras-transformer export "
-        f"{options.out} saved_models/NAME/1"
+    training.train(
+        run, options.steps if "--steps" in options.given else None, strategy
     )
+    if worker == 0:
+        print(
+            f"Trained {options.out}. Next: keras-transformer export "
+            f"{options.out} saved_models/NAME/1"
+        )
 
 
 def average(options):

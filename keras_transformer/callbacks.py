@@ -94,8 +94,10 @@ class Checkpoint(keras.callbacks.Callback):
     """Saves all state at every validation, and keeps the best by BLEU.
 
     Ends training after `patience` validations without a better `val_bleu`.
-    What it knows of the best one is part of the checkpoint, so that a resumed
-    run chooses as an uninterrupted one.
+    Only those every `validate_every` steps count: one more, where training was
+    cut short, is none of an uninterrupted run's. What it knows of the best one
+    is part of the checkpoint, so that a resumed run chooses as an
+    uninterrupted one.
 
     Args:
         run: the `Run`.
@@ -109,6 +111,9 @@ class Checkpoint(keras.callbacks.Callback):
         self.best.update(progress or {})
 
     def on_epoch_end(self, epoch, logs=None):
+        if steps_of(self.model) % self.run.recipe.validate_every:
+            self.save()
+            return
         better = logs["val_bleu"] > self.best["val_bleu"]
         if better:
             self.best = {
@@ -136,6 +141,7 @@ class Checkpoint(keras.callbacks.Callback):
             self.model,
             steps_of(self.model),
             max(recipe.keep_checkpoints, recipe.average_checkpoints),
+            recipe.validate_every,
             run=self.run.digest,
             best=self.best,
         )

@@ -6,6 +6,7 @@ has a checksum. It is written aside, flushed and renamed.
 """
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -61,7 +62,7 @@ def state_of(model) -> dict[str, list]:
 
 
 def save(
-    folder, model, step: int, keep: int | None = None, **about
+    folder, model, step: int, keep: int | None = None, every: int = 1, **about
 ) -> pathlib.Path:
     """Writes the checkpoint of a step and removes all but the last `keep`.
 
@@ -70,6 +71,7 @@ def save(
         model: whose state is written.
         step: updates done.
         keep: how many checkpoints to keep. Defaults to all.
+        every: those between multiples of it serve until the next one only.
         about: what else to know of the checkpoint, for JSON.
     """
     folder = pathlib.Path(folder)
@@ -81,8 +83,11 @@ def save(
     }
     path = folder / f"step-{step:08}.npz"
     write(path, arrays, {"step": step, **about})
-    for _, old in steps(folder)[:-keep] if keep else []:
-        old.unlink()
+    if keep:
+        found = steps(folder)
+        series = [(n, p) for n, p in found if n % every == 0 or n == step]
+        for _, old in set(found) - set(series[-keep:]):
+            old.unlink()
     return path
 
 
@@ -117,9 +122,11 @@ def read(path) -> tuple[dict, dict[str, np.ndarray]]:
         about = json.loads(str(arrays.pop("about")))
         if sorted(arrays) != about["arrays"]:
             raise zipfile.BadZipFile("its list of contents is wrong")
-    except (FileNotFoundError, PermissionError):
-        raise
     except DAMAGE as e:
+        # Wrong bytes make NumPy seek to impossible places; any other error of
+        # the system says nothing of the file, and may be gone the next time.
+        if getattr(e, "errno", None) not in (None, errno.EINVAL):
+            raise
         raise DamagedCheckpointError(
             f"The checkpoint {str(path)!r} is damaged: {e}. Remove it to use "
             "the one before."

@@ -10,9 +10,18 @@ def default_strategy() -> tf.distribute.Strategy:
     `MirroredStrategy` over several GPUs, or the one device there is.
 
     To be called before TensorFlow does anything else where there are workers.
+
+    Raises:
+        ValueError: if `TF_CONFIG` has tasks that are no workers.
     """
     cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if len(cluster.cluster_spec().as_dict().get("worker", ())) > 1:
+    tasks = cluster.cluster_spec().as_dict()
+    if tasks.keys() - {"worker"}:
+        raise ValueError(
+            "TF_CONFIG must have tasks of type worker only; the first of them "
+            f"is the chief. Received: {sorted(tasks)}."
+        )
+    if len(tasks.get("worker", ())) > 1:
         return tf.distribute.MultiWorkerMirroredStrategy()
     gpus = tf.config.list_logical_devices("GPU")
     if len(gpus) > 1:

@@ -54,6 +54,7 @@ class Recipe:
     gradient_accumulation_steps: int = 1  # parts of a batch, for less memory
     dtype_policy: str = "float32"  # or "mixed_bfloat16"
     bleu_tokenizer: str = "13a"  # sacreBLEU's; "none" for text in tokens
+    steps: int = 100_000  # updates; §5.2, of base
     validate_every: int = 1000  # steps; a checkpoint is saved then, too
     patience: int | None = None  # validations without a better BLEU
     keep_checkpoints: int = 5
@@ -81,6 +82,7 @@ class Recipe:
             "max_length",
             "tokens_per_batch",
             "warmup_steps",
+            "steps",
             "validate_every",
             "gradient_accumulation_steps",
             "keep_checkpoints",

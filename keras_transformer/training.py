@@ -1,6 +1,7 @@
 """Training: sections 5.2 to 5.4 of the paper."""
 
 import dataclasses
+import json
 import sys
 
 import keras
@@ -31,8 +32,15 @@ from keras_transformer.translator import (
 )
 
 
-def train(run: Run, steps: int, strategy=None, verbose=None, callbacks=()):
-    """Trains a run up to `steps` updates, from its newest checkpoint if any.
+def train(
+    run: Run,
+    steps: int | None = None,
+    strategy=None,
+    verbose=None,
+    callbacks=(),
+):
+    """Trains a run up to `steps` updates, from its newest checkpoint if any,
+    chooses its weights, and scores the recipe's `test_split` if it has one.
 
     One update sees the same loss and gradient however its batch is cut, over
     devices, machines, and parts that follow one another: a sum over all real
@@ -40,22 +48,24 @@ def train(run: Run, steps: int, strategy=None, verbose=None, callbacks=()):
 
     Args:
         run: from `start_run` or `open_run`.
-        steps: updates in all, those before a restart included.
+        steps: updates in all, those before a restart included. Defaults to
+            the recipe's.
         strategy: a `tf.distribute` strategy. Defaults to `default_strategy()`.
         verbose: as in `fit`. Defaults to a bar on a terminal, lines elsewhere.
         callbacks: Keras callbacks. An epoch of theirs is `validate_every`
             steps.
 
     Returns:
-        The trained `Transformer`.
+        The trained `Transformer`, with the chosen weights on the first worker.
 
     Raises:
         ValueError: if the training data is not what the run began with.
         TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
     """
+    recipe = run.recipe
+    steps = recipe.steps if steps is None else steps
     if steps < 1:
         raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
-    recipe = run.recipe
     strategy = strategy or default_strategy()
     cut = cut_for(strategy, recipe.gradient_accumulation_steps)
     _, training = run.data(recipe.train_split)
@@ -64,70 +74,30 @@ def train(run: Run, steps: int, strategy=None, verbose=None, callbacks=()):
             f"The training data of {str(run.folder)!r} has changed since the "
             "run began. Restore the corpus, or start a new run."
         )
-    pairs, validation = run.data(recipe.validation_split)
+    run.data(recipe.validation_split)  # shows now whether there is any
     keras.utils.set_random_seed(recipe.seed)
     with strategy.scope():
         model = make_model(run.config, recipe)
-        about = _restore(run, model)
-    done = about["step"]
-    best = about.get("best", {})
-    stopped = recipe.patience and best.get("waited", 0) >= recipe.patience
-    if done >= steps or stopped:
-        why = ", and stopped for want of a better BLEU" if stopped else ""
-        print(f"Nothing to do: the run has {done:,} of {steps:,} steps{why}.")
-        if run.weights.exists():
-            return run.load_model()
-        return choose_weights(run) if cut.worker == 0 else model
-    replicas = strategy.num_replicas_in_sync
-    print(
-        f"Training {model.count_params():,} parameters on {len(training):,} "
-        f"pairs, {replicas} device{'s' if replicas > 1 else ''}, "
-        f"steps {done + 1:,} to {steps:,}."
-    )
-    if verbose is None:
-        verbose = 1 if sys.stdout.isatty() else 2
-    if cut.worker == 0:
-        run.weights.unlink(missing_ok=True)  # they will not be the last word
-    checkpoint = Checkpoint(run, best)
-    writers = [Log(run.folder, done), checkpoint] if cut.worker == 0 else []
+        about = _restore(run, model, cut)
     loop = Loop(model, recipe, strategy)
-    try:
-        loop.fit(
-            training_batches(
-                training,
-                recipe.tokens_per_batch,
-                recipe.seed,
-                cut,
-                first_batch=done,
-            ),
-            evaluation_batches(validation, recipe.tokens_per_batch, cut),
-            done,
-            steps,
-            keras.callbacks.CallbackList(
-                [TranslationQuality(run, pairs), *writers, *callbacks],
-                add_history=True,
-                add_progbar=verbose != 0 and cut.worker == 0,
-                verbose=verbose,
-                epochs=-(-steps // recipe.validate_every),
-                steps=recipe.validate_every,
-                model=model,
-            ),
-        )
-    except TrainingInterrupted:
-        if writers:
-            checkpoint.save()
-            plot_training(run.folder)
-        raise
-    if not writers:
-        return model
-    plot_training(run.folder)
-    return choose_weights(run)
+    waited = about["best"].get("waited", 0)
+    if recipe.patience and waited >= recipe.patience:
+        print(f"Nothing to do: no better BLEU in {waited} validations.")
+    elif about["step"] >= steps:
+        print(f"Nothing to do: the run has its {steps:,} steps.")
+    else:
+        _fit(loop, run, about, steps, cut, verbose, callbacks)
+    if cut.worker == 0:
+        model = _finished(run)
+    # Should the first worker have to begin again, it will need the others.
+    loop.wait_for_all()
+    return model
 
 
-def _restore(run, model):
+def _restore(run, model, cut):
     """Takes up the newest checkpoint, if any, and gives what it knows."""
     if not checkpoints.steps(run.checkpoints):
-        return {"step": 0}
+        return {"step": 0, "best": {}}
     about = checkpoints.restore_newest(run.checkpoints, model)
     if about.get("run", run.digest) != run.digest:
         raise ValueError(
@@ -136,13 +106,68 @@ def _restore(run, model):
             f"{run.digest[:12]}…. Put the original ones back."
         )
     step = about["step"]
-    if about.get("best", {}).get("step") == step:
+    about.setdefault("best", {})
+    if cut.worker == 0 and about["best"].get("step") == step:
         # Should the process have ended before it had its second name.
         checkpoints.link(
             dict(checkpoints.steps(run.checkpoints))[step], run.best_checkpoint
         )
     print(f"Going on from step {step:,}.")
     return about
+
+
+def _fit(loop, run, about, steps, cut, verbose, callbacks):
+    """The steps that are left; the first worker writes."""
+    recipe, done = run.recipe, about["step"]
+    _, training = run.data(recipe.train_split)
+    pairs, validation = run.data(recipe.validation_split)
+    replicas = cut.workers * cut.replicas
+    print(
+        f"Training {loop.model.count_params():,} parameters on "
+        f"{len(training):,} pairs, {replicas} device"
+        f"{'s' if replicas > 1 else ''}, steps {done + 1:,} to {steps:,}."
+    )
+    if verbose is None:
+        verbose = 1 if sys.stdout.isatty() else 2
+    writers = []
+    if cut.worker == 0:
+        run.weights.unlink(missing_ok=True)  # they will not be the last word
+        writers = [Log(run.folder, done), Checkpoint(run, about["best"])]
+    watchers = keras.callbacks.CallbackList(
+        [TranslationQuality(run, pairs), *writers, *callbacks],
+        add_history=True,
+        add_progbar=verbose != 0 and cut.worker == 0,
+        verbose=verbose,
+        epochs=-(-steps // recipe.validate_every),
+        steps=recipe.validate_every,
+        model=loop.model,
+    )
+    batches = training_batches(
+        training, recipe.tokens_per_batch, recipe.seed, cut, first_batch=done
+    )
+    try:
+        loop.fit(
+            batches,
+            evaluation_batches(validation, recipe.tokens_per_batch, cut),
+            done,
+            steps,
+            watchers,
+        )
+    except TrainingInterrupted:
+        if writers:
+            writers[1].save()
+            plot_training(run.folder)
+        raise
+    if writers:
+        plot_training(run.folder)
+
+
+def _finished(run):
+    """The model that a run ends with."""
+    model = run.load_model() if run.weights.exists() else choose_weights(run)
+    if run.recipe.test_split:
+        print(json.dumps(evaluate(run, model, run.recipe.test_split)))
+    return model
 
 
 def make_model(config, recipe: Recipe) -> Transformer:

@@ -52,7 +52,7 @@ class Loop:
 
     def fit(self, training, validation, done, steps, callbacks):
         """Runs the steps `done + 1` to `steps`, or up to where a callback
-        sets `model.stop_training`.
+        sets `model.stop_training`: inside an epoch, one step follows.
 
         Args:
             training, validation: data sets of this worker's pieces.
@@ -63,7 +63,9 @@ class Loop:
         Raises:
             TrainingInterrupted: after SIGTERM or SIGINT on any worker, on all
                 of them.
+            ValueError: if workers do not begin with the same step.
         """
+        self._check_same_step(done)
         batches = iter(self._distributed(training))
         self.model.stop_training = False
         callbacks.on_train_begin()
@@ -78,27 +80,50 @@ class Loop:
                 for name, value in self.evaluate(validation).items():
                     logs[f"val_{name}"] = value
                 callbacks.on_epoch_end(epoch, logs)
-                # Workers stop together, or the rest would wait for ever.
-                votes = self.count(tf.constant(float(self.model.stop_training)))
-                self.model.stop_training = float(votes) > 0
+                stop, signals = self.count(self._wishes(caught))
+                self.model.stop_training = bool(stop > 0)
+                if signals > 0:
+                    raise _interrupted(done, caught)
         callbacks.on_train_end(logs)
+
+    def _wishes(self, caught):
+        """Whether a callback and whether a signal asks for an end. Workers act
+        on the sum, all after the same step: one that went on alone would wait
+        for the others for ever."""
+        return tf.constant(
+            [float(self.model.stop_training), float(len(caught) > 0)]
+        )
+
+    def wait_for_all(self):
+        """Returns when every worker has come here."""
+        self.count(tf.constant(0.0))
+
+    def _check_same_step(self, done):
+        replicas = self.strategy.num_replicas_in_sync
+        mean, square = (
+            self.count(tf.constant([done, done**2], tf.float64)) / replicas
+        )
+        if square != mean**2:
+            raise ValueError(
+                "All workers must go on from the same step. Received: step "
+                f"{done:,} here, {float(mean):,.1f} on average. Do they see "
+                "the same folder of the run?"
+            )
 
     def _steps(self, batches, done, last, callbacks, caught):
         means, began = _Means(), time.perf_counter()
         for step in range(done, last):
             batch = step % self.every
             callbacks.on_train_batch_begin(batch)
-            stop = tf.constant(float(len(caught) > 0))
-            logs = means.add(self.training_step(batches, stop))
+            sums = self.training_step(batches, self._wishes(caught))
+            stop, signals = sums.pop("wishes")
+            logs = means.add(sums)
             seconds = time.perf_counter() - began
             logs["tokens/s"] = round(means.sums["tokens"] / seconds)
             callbacks.on_train_batch_end(batch, logs)
-            if means.sums["stop"]:
-                # By a signal here, or on another worker.
-                raise TrainingInterrupted(
-                    step + 1, (*caught, signal.SIGTERM)[0]
-                )
-            if self.model.stop_training:
+            if signals > 0:
+                raise _interrupted(step + 1, caught)
+            if stop > 0:
                 break
         rate = self.model.optimizer.learning_rate
         return {**logs, "learning_rate": float(tf.convert_to_tensor(rate))}
@@ -117,6 +142,11 @@ class Loop:
         return self.strategy.distribute_datasets_from_function(
             lambda _: dataset
         )
+
+
+def _interrupted(step, caught):
+    # Without a signal here, there was one on another worker.
+    return TrainingInterrupted(step, (*caught, signal.SIGTERM)[0])
 
 
 class _Means:

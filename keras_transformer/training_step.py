@@ -16,7 +16,7 @@ from keras_transformer.projection_loss import projection_loss
 
 
 def make_training_step(model, label_smoothing, strategy):
-    """The function `step(iterator, stop)` that updates a compiled model.
+    """The function `step(iterator, wishes)` that updates a compiled model.
 
     Args:
         model: a `Transformer` with an optimizer, built under `strategy`.
@@ -26,19 +26,19 @@ def make_training_step(model, label_smoothing, strategy):
     Returns:
         A function that takes the next batch, see `data.batches`, and gives
         sums over all replicas: `loss` and `nll` over real target tokens,
-        `tokens`, and `stop`, how many workers passed a `stop` of 1.
+        `tokens`, and the vector `wishes` that each worker passed.
     """
 
-    def update(batch, stop):
+    def update(batch, wishes):
         gradients, sums = _over_parts(
             lambda part: _gradients(model, part, label_smoothing), batch
         )
         model.optimizer.apply(gradients, model.trainable_variables)
-        return {**sums, "stop": tf.identity(stop)}
+        return {**sums, "wishes": tf.identity(wishes)}
 
     @tf.function(autograph=False)
-    def step(iterator, stop):
-        sums = strategy.run(update, (next(iterator), stop))
+    def step(iterator, wishes):
+        sums = strategy.run(update, (next(iterator), wishes))
         return _added(sums, strategy)
 
     return step
@@ -67,7 +67,7 @@ def make_evaluation_step(model, label_smoothing, strategy):
 
 
 def make_count(strategy):
-    """The function `count(x)`: the sum of a scalar over all replicas."""
+    """The function `count(x)`: the sum of a tensor over all replicas."""
 
     @tf.function(autograph=False)
     def count(x):

@@ -3,7 +3,7 @@
     python replicas.py FILE DEVICES PARTS [CLIPNORM]
 
 Runs on so many logical CPUs, or as one of the workers of `TF_CONFIG`, and
-writes the weights to FILE.
+writes the weights to FILE. DONE in the environment: the step to begin with.
 """
 
 import os
@@ -59,7 +59,7 @@ def main(path, devices, parts, clipnorm=None):
     Loop(model, recipe, strategy).fit(
         training_batches(pairs, 131, seed=1, cut=cut),
         evaluation_batches(pairs, 131, cut),
-        0,
+        int(os.environ.get("DONE", 0)),
         STEPS,
         keras.callbacks.CallbackList([history], model=model),
     )

@@ -1,3 +1,4 @@
+import errno
 import resource
 
 import keras
@@ -58,6 +59,28 @@ def test_only_the_last_are_kept(tmp_path):
         checkpoints.save(tmp_path, model, step, keep=2)
     assert [step for step, _ in checkpoints.steps(tmp_path)] == [30, 100]
     assert (tmp_path / "mine.txt").exists()
+
+
+def test_what_lies_between_serves_until_the_next_one(tmp_path):
+    """A signal's checkpoint pushes none of the regular ones out for long."""
+    model = trained()
+    left = []
+    for step in (4, 8, 9, 11, 12):
+        checkpoints.save(tmp_path, model, step, keep=2, every=4)
+        left.append([number for number, _ in checkpoints.steps(tmp_path)])
+    assert left == [[4], [4, 8], [8, 9], [8, 11], [8, 12]]
+
+
+def test_an_error_of_the_system_is_no_damage(tmp_path, monkeypatch):
+    """It may be gone the next time; to go back a checkpoint would be wrong."""
+    path = checkpoints.save(tmp_path, trained(), 3)
+
+    def stale(*_, **__):
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    monkeypatch.setattr(checkpoints.np, "load", stale)
+    with pytest.raises(OSError, match="Stale"):
+        checkpoints.restore_newest(tmp_path, trained())
 
 
 def test_any_flipped_byte_is_found_or_harmless(tmp_path):

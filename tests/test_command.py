@@ -107,7 +107,7 @@ WRONG = [
     ("a smoothing of 1.5", ["--label-smoothing", "1.5"], "label_smoothing=1"),
     ("no learning", ["--learning-rate-scale", "0"], r"learning_rate_scale=0"),
     ("a negative seed", ["--seed", "-1"], "seed=-1"),
-    ("no steps", ["--steps", "0"], "--steps"),
+    ("no steps", ["--steps", "0"], "steps=0"),
     ("nothing short enough", ["--max-length", "2"], "no pair left"),
 ]
 

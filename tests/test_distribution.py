@@ -17,6 +17,7 @@ import pytest
 from test_interruption import command, wait_for_step
 
 from keras_transformer import checkpoints
+from keras_transformer.distribution import default_strategy
 
 PROGRAM = pathlib.Path(__file__).with_name("replicas.py")
 
@@ -85,6 +86,27 @@ def two_workers():
         json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
         for i in range(2)
     ]
+
+
+def test_a_chief_is_refused(monkeypatch):
+    cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0}
+    config = json.dumps({"cluster": cluster, "task": task})
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(ValueError, match=r"worker only.*\['chief', 'worker'\]"):
+        default_strategy()
+
+
+def test_workers_begin_with_the_same_step(tmp_path):
+    """Both say so, instead of waiting for each other for ever."""
+    processes = [
+        start(tmp_path / f"{i}.npz", 1, 1, TF_CONFIG=worker, DONE=str(i))
+        for i, worker in enumerate(two_workers())
+    ]
+    for i, process in enumerate(processes):
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 1
+        assert f"Received: step {i} here, 0.5 on average" in errors
 
 
 def test_two_machines_are_one(uncut, tmp_path):

@@ -90,7 +90,7 @@ def test_paper_recipes(corpus, tmp_path, capsys):
     }
     example = load("paper_recipes")
     for _ in range(2):  # the second time finds all done
-        result = example.main("base-de", tmp_path / "run", parts=3, **small)
-    assert result["sentences"] == 70
-    assert result["weights"]
-    assert "average of 2" in capsys.readouterr().out
+        example.main("base-de", tmp_path / "run", parts=3, **small)
+    out = capsys.readouterr().out
+    assert out.count('"sentences": 70') == 2
+    assert "average of 2" in out

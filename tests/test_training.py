@@ -59,6 +59,20 @@ def test_a_finished_run_is_left_alone(run, capsys):
     )
 
 
+def test_a_run_knows_its_steps(recipe, tmp_path, capsys):
+    run = start_run(
+        tmp_path / "run", "tiny", dataclasses.replace(recipe, steps=3), **SMALL
+    )
+    train(run, verbose=0)
+    assert [s for s, _ in checkpoints.steps(run.checkpoints)] == [3]
+    # A validation where training was cut short is none of the series.
+    about, _ = checkpoints.read(checkpoints.steps(run.checkpoints)[0][1])
+    assert about["best"]["step"] == 0
+    assert not run.best_checkpoint.exists()
+    train(open_run(run.folder), verbose=0)
+    assert "has its 3 steps" in capsys.readouterr().out
+
+
 def test_separate_vocabularies_train_and_translate(recipe, tmp_path):
     import tensorflow as tf
 

@@ -1,3 +1,6 @@
+import os
+import signal
+
 import keras
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from keras_transformer.data.batches import (
 )
 from keras_transformer.run import Recipe
 from keras_transformer.training import make_model
-from keras_transformer.training_loop import Loop
+from keras_transformer.training_loop import Loop, TrainingInterrupted
 
 CONFIG = TransformerConfig(31, num_layers=1, d_model=22, num_heads=2, d_ff=17)
 
@@ -44,9 +47,9 @@ class Recorder(keras.callbacks.Callback):
         self.logs = dict(logs)
 
 
-def fit(some, done, steps, **kwargs):
+def fit(some, done, steps, recorder=None, **kwargs):
     pairs = some_pairs()
-    recorder = Recorder(**kwargs)
+    recorder = recorder or Recorder(**kwargs)
     some.fit(
         training_batches(pairs, 131, seed=1, first_batch=done),
         evaluation_batches(pairs, 131),
@@ -83,9 +86,34 @@ def test_callbacks_see_what_fit_shows_them():
 
 def test_a_callback_may_stop_it():
     some = loop()
+    # All workers have to know of it: one step follows.
     recorder = fit(some, 0, 100, stop_at=3)
-    assert recorder.events[-2:] == [("step", 0), ("end", 1)]
-    assert int(some.model.optimizer.iterations) == 3
+    assert recorder.events[-2:] == [("step", 1), ("end", 1)]
+    assert int(some.model.optimizer.iterations) == 4
+
+
+@pytest.mark.parametrize("event", ["step", "end"])
+def test_a_signal_is_never_forgotten(event):
+    """Within a step, and within the validation that is the last one, too."""
+
+    class Sender(Recorder):
+        def __init__(self):
+            super().__init__()
+            self.sent = False
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.send("step")
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.send("end")
+
+        def send(self, now):
+            if now == event and not self.sent:
+                self.sent = True
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(TrainingInterrupted, match="after step 2"):
+        fit(loop(), 0, 2, recorder=Sender())
 
 
 def test_evaluation_does_not_depend_on_the_batch_size():
