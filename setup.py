@@ -39,11 +39,13 @@ setup(
     install_requires=["keras>=3.15"],
     extras_require={
         "text": TEXT,
+        "ctranslate2": ["ctranslate2>=4.5"],  # the export to that engine
         "dev": [
             *TEXT,
             "pytest>=8",
             "pytest-xdist",
             "hypothesis>=6",
+            "ctranslate2>=4.5",
             "jax",  # the layers without TensorFlow are tested on it
             "ruff==0.17.5",
             "pre-commit",

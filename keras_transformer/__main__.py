@@ -19,9 +19,10 @@ def main(arguments=None) -> int:
     except ImportError as error:
         if os.environ.get(chatter.DEBUG):
             raise
+        extra = "ctranslate2" if error.name == "ctranslate2" else "text"
         message = (
             f"{error}. The command needs more than the layers do: install the "
-            "extra `text`, as in the README."
+            f"extra `{extra}`, as in the README."
         )
         print(f"keras-transformer: error: {message}", file=sys.stderr)
         return 1
@@ -84,12 +85,22 @@ def average(options):
 
 
 def export(options):
-    from keras_transformer import saved_model
     from keras_transformer.run import open_run
-    from keras_transformer.translator import SearchSettings
 
-    settings = SearchSettings(options.beam_size, options.alpha)
-    path = saved_model.export(open_run(options.folder), options.path, settings)
+    if options.format == "ctranslate2":
+        from keras_transformer.interop import ctranslate2
+
+        path = ctranslate2.export(
+            open_run(options.folder), options.path, options.quantization
+        )
+    else:
+        from keras_transformer import saved_model
+        from keras_transformer.translator import SearchSettings
+
+        settings = SearchSettings(options.beam_size, options.alpha)
+        path = saved_model.export(
+            open_run(options.folder), options.path, settings
+        )
     print(f"Exported {path}")
 
 

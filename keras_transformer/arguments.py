@@ -131,6 +131,16 @@ def parser() -> argparse.ArgumentParser:
     sub = command("export", "Export a run as a SavedModel: text in, text out.")
     sub.add_argument("folder", metavar="RUN", help="folder of the run")
     sub.add_argument("path", help="saved_models/NAME/VERSION")
+    sub.add_argument(
+        "--format",
+        default="saved_model",
+        choices=["saved_model", "ctranslate2"],
+        help="ctranslate2: for another engine, which has its own search",
+    )
+    sub.add_argument(
+        "--quantization",
+        help="of ctranslate2: int8, int16, float16, bfloat16 or float32",
+    )
     sub.add_argument("--beam-size", default=4, type=int, help="section 6.1")
     sub.add_argument("--alpha", default=0.6, type=float, help="length penalty")
 
