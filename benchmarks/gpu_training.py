@@ -38,18 +38,10 @@ def keras_transformer_on_jax(shape, dtype):
     from keras_transformer import (
         LabelSmoothedCrossEntropy,
         Transformer,
-        TransformerConfig,
         TransformerSchedule,
     )
 
-    config = TransformerConfig(
-        shape.vocab_size,
-        num_layers=shape.num_layers,
-        d_model=shape.d_model,
-        d_ff=shape.d_ff,
-        num_heads=shape.num_heads,
-    )
-    model = Transformer(config, seed=1, dtype=f"mixed_{dtype}")
+    model = Transformer(shape.config(), seed=1, dtype=f"mixed_{dtype}")
     model.compile(
         keras.optimizers.Adam(
             TransformerSchedule(shape.d_model), 0.9, 0.98, 1e-9

@@ -41,6 +41,17 @@ class Shape:
         projection = 2 * self.d_model * self.vocab_size
         return 3 * self.tokens * (layers + projection)
 
+    def config(self):
+        from keras_transformer import TransformerConfig
+
+        return TransformerConfig(
+            self.vocab_size,
+            num_layers=self.num_layers,
+            d_model=self.d_model,
+            d_ff=self.d_ff,
+            num_heads=self.num_heads,
+        )
+
     def ids(self):
         """Source, target, labels: int32 `(rows, length)` without padding."""
         rng = np.random.default_rng(0)
@@ -73,20 +84,12 @@ def keras_transformer(shape, dtype):
     """This package, as it trains."""
     tf = tensorflow()
 
-    from keras_transformer import TransformerConfig
     from keras_transformer.data.batches import make_batch
     from keras_transformer.run import Recipe
     from keras_transformer.training import make_model
     from keras_transformer.training_step import make_training_step
 
-    config = TransformerConfig(
-        shape.vocab_size,
-        num_layers=shape.num_layers,
-        d_model=shape.d_model,
-        d_ff=shape.d_ff,
-        num_heads=shape.num_heads,
-    )
-    model = make_model(config, Recipe(dtype_policy=_policy(dtype)))
+    model = make_model(shape.config(), Recipe(dtype_policy=_policy(dtype)))
     source, _, labels = shape.ids()
     batch = make_batch(
         tf.RaggedTensor.from_tensor(source), tf.RaggedTensor.from_tensor(labels)

@@ -99,7 +99,7 @@ def export(options):
 
         settings = SearchSettings(options.beam_size, options.alpha)
         path = saved_model.export(
-            open_run(options.folder), options.path, settings
+            open_run(options.folder), options.path, settings, options.dtype
         )
     print(f"Exported {path}")
 
@@ -109,6 +109,9 @@ def translate(options):
     from keras_transformer.translator import translate_lines
 
     model = SavedTranslator(options.path)
+    if options.explain:
+        _explain(model, sys.stdin.buffer.read(), options.explain)
+        return
     function = _function(model, options)
     # Some thousand lines at a time: enough to sort by length, and memory
     # stays bounded whatever comes.
@@ -120,6 +123,24 @@ def translate(options):
         done += len(lines)
         if not sys.stdout.isatty() and sys.stderr.isatty():
             print(f"\r{done:,} lines", end="", file=sys.stderr)
+
+
+def _explain(model, text, path):
+    from keras_transformer.plots import plot_attention
+
+    (lines,) = [*_chunks(text.splitlines(keepends=True), 4096)] or [[]]
+    if len(lines) != 1 or not lines[0].strip():
+        raise ValueError(
+            f"`--explain` draws one line of text. Received: {len(lines)} lines."
+        )
+    found = model.explain(lines[0])
+    sys.stdout.write(found["translation"] + "\n")
+    plot_attention(
+        found["source_pieces"],
+        found["target_pieces"],
+        found["attention"],
+        path,
+    )
 
 
 def evaluate(options):

@@ -141,11 +141,22 @@ def parser() -> argparse.ArgumentParser:
         "--quantization",
         help="of ctranslate2: int8, int16, float16, bfloat16 or float32",
     )
+    sub.add_argument(
+        "--dtype",
+        default="float32",
+        choices=["float32", "bfloat16"],
+        help="of saved_model's matrices; bfloat16 needs a processor for it",
+    )
     sub.add_argument("--beam-size", default=4, type=int, help="section 6.1")
     sub.add_argument("--alpha", default=0.6, type=float, help="length penalty")
 
     sub = command("translate", "Translate lines: standard input to output.")
     _search_options(sub)
+    sub.add_argument(
+        "--explain",
+        metavar="FILE.png",
+        help="draw what each head attends to, of one line",
+    )
 
     sub = command("evaluate", "Score a SavedModel by sacreBLEU; one JSON line.")
     _search_options(sub)

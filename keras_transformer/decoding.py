@@ -49,11 +49,10 @@ def greedy_search(step_fn, cache, limits, start_id=START, end_id=END):
 
     def step(index, tokens, sequences, scores, done, cache):
         logits, cache = step_fn(tokens, cache, index)
-        log_probs = _log_probs(logits, index, limits, end_id)
-        tokens = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
-        gained = ops.take_along_axis(log_probs, tokens[:, None], axis=-1)[:, 0]
-        scores = ops.where(done, scores, scores + gained)
-        tokens = ops.where(done, PAD, tokens)
+        last = index + 1 >= limits
+        gained, tokens = _most_probable(logits, 1, last, end_id)
+        scores = ops.where(done, scores, scores + gained[:, 0])
+        tokens = ops.where(done, PAD, tokens[:, 0])
         here = ops.equal(positions, index)  # [L]
         sequences = ops.where(here, tokens[:, None], sequences)
         done = done | ops.equal(tokens, end_id)
@@ -82,6 +81,7 @@ def beam_search(
     alpha=0.6,
     start_id=START,
     end_id=END,
+    reorder=None,
 ):
     """Keeps the `beam_size` most probable prefixes at each step.
 
@@ -102,6 +102,9 @@ def beam_search(
         beam_size: K, an integer; in a TensorFlow graph also a tensor.
         alpha: α ≥ 0 of the length penalty. Defaults to 0.6.
         start_id, end_id: default to the package's.
+        reorder: a function of the cache and of integers `(B, K)`, the beam
+            that each new one goes on from, that gives the cache of the new
+            ones. Defaults to taking rows of every tensor.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and
@@ -133,7 +136,14 @@ def beam_search(
     longest = ops.max(limits, initial=1)
     positions = ops.arange(longest, dtype="int32")
     largest_penalty = length_penalty(limits, alpha)  # [B]
-    rows = ops.arange(batch, dtype="int32")[:, None] * beam_size  # [B, 1]
+    if reorder is None:
+        rows = ops.arange(batch, dtype="int32")[:, None] * beam_size
+
+        def reorder(cache, beams):
+            origin = ops.reshape(beams + rows, (-1,))
+            return keras.tree.map_structure(
+                lambda x: ops.take(x, origin, axis=0), cache
+            )
 
     def can_improve(log_probs, scores):
         best = ops.max(log_probs, axis=-1, initial=NEVER)
@@ -147,20 +157,22 @@ def beam_search(
     def step(index, tokens, alive, log_probs, done, scores, cache):
         running = can_improve(log_probs, scores)[:, None]
         logits, cache = step_fn(ops.reshape(tokens, (-1,)), cache, index)
-        vocab_size = logits.shape[-1]
-        gained = _log_probs(
-            logits, index, ops.repeat(limits, beam_size), end_id
+        # 2K are enough, of a beam and in all: at most K are end tokens.
+        several = _at_most(2 * beam_size, logits.shape[-1])
+        gained, tokens = _most_probable(
+            logits,
+            several,
+            ops.repeat(index + 1 >= limits, beam_size),
+            end_id,
         )
-        candidates = log_probs[..., None] + ops.reshape(
-            gained, (batch, beam_size, vocab_size)
-        )
-        # 2K are enough: at most K of them are end tokens.
-        best, flat = ops.top_k(
-            ops.reshape(candidates, (batch, beam_size * vocab_size)),
-            2 * beam_size,
-        )
-        flat = ops.cast(flat, "int32")
-        beams, tokens = flat // vocab_size, flat % vocab_size  # [B, 2K]
+        shape = (batch, beam_size * several)
+        candidates = ops.reshape(log_probs, (-1, 1)) + gained
+        best, found = ops.top_k(
+            ops.reshape(candidates, shape), 2 * beam_size
+        )  # [B, 2K]
+        found = ops.cast(found, "int32")
+        tokens = ops.take_along_axis(ops.reshape(tokens, shape), found, axis=1)
+        beams = found // several
         ends = ops.equal(tokens, end_id)
 
         here = ops.equal(positions, index)
@@ -192,11 +204,7 @@ def beam_search(
         kept = ops.cast(kept, "int32")
         alive = _pick(extended, kept)
         tokens = ops.take_along_axis(tokens, kept, axis=1)
-        origin = ops.take_along_axis(beams, kept, axis=1) + rows
-        origin = ops.reshape(origin, (-1,))
-        cache = keras.tree.map_structure(
-            lambda x: ops.take(x, origin, axis=0), cache
-        )
+        cache = reorder(cache, ops.take_along_axis(beams, kept, axis=1))
         return index + 1, tokens, alive, log_probs, done, scores, cache
 
     hypotheses = ops.full((batch, beam_size, longest), PAD, dtype="int32")
@@ -218,13 +226,44 @@ def beam_search(
     return done, scores
 
 
-def _log_probs(logits, index, limits, end_id):
-    """Log-probabilities `(N, V)`; a row at its limit may only end."""
-    log_probs = ops.log_softmax(ops.cast(logits, "float32"))
-    is_end = ops.equal(ops.arange(log_probs.shape[-1]), end_id)
-    allowed = is_end | (index + 1 < limits)[:, None]
-    over = (index + 1 > limits)[:, None]
-    return ops.where(allowed & ~over, log_probs, NEVER)
+def _most_probable(logits, count, last, end_id):
+    """The best continuations of each row and their log-probabilities, both
+    `(N, count)`; where it is the `last` step of a row, the end token alone."""
+    logits = ops.cast(logits, "float32")
+    best, tokens = _top_k(logits, count)
+    largest = best[:, :1]
+    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
+    first = ops.equal(ops.arange(count), 0)
+    end = ops.where(first, logits[:, end_id : end_id + 1], NEVER)
+    last = last[:, None]
+    best = ops.where(last, end, best) - (largest + ops.log(total))
+    return best, ops.where(last, end_id, tokens)
+
+
+def _top_k(logits, count):
+    """`ops.top_k` of wide rows `(N, V)`: the best are in the chunks whose
+    maxima are best, and a maximum is much faster to find."""
+    width = logits.shape[-1]
+    chunk = max(n for n in range(1, 129) if width % n == 0)
+    if chunk < 16 or width // chunk < 32:
+        best, tokens = ops.top_k(logits, count)
+        return best, ops.cast(tokens, "int32")
+    chunks = width // chunk
+    maxima = ops.max(ops.reshape(logits, (-1, chunks, chunk)), axis=-1)
+    # In order, so that of equals the first is found.
+    where = ops.sort(ops.cast(ops.top_k(maxima, count)[1], "int32"), axis=-1)
+    rows = ops.arange(ops.shape(logits)[0], dtype="int32")[:, None] * chunks
+    few = ops.take(ops.reshape(logits, (-1, chunk)), rows + where, axis=0)
+    best, found = ops.top_k(ops.reshape(few, (-1, count * chunk)), count)
+    found = ops.cast(found, "int32")
+    where = ops.take_along_axis(where, found // chunk, axis=-1)
+    return best, where * chunk + found % chunk
+
+
+def _at_most(count, most):
+    if isinstance(count, int):
+        return min(count, most)
+    return ops.minimum(count, most)
 
 
 def _pick(sequences, beams):

@@ -4,6 +4,12 @@
         -> {"translation": string[B], "score": float32[B]}
     n_best(text: string[B], beam_size: int32[], alpha: float32[])
         -> {"translation": string[B, K], "score": float32[B, K]}
+    score(text: string[B], translation: string[B])
+        -> {"score": float32[B], "pieces": int32[B]}
+    explain(text: string[B])
+        -> {"translation": string[B], "score": float32[B],
+            "source_pieces": string[B, S], "target_pieces": string[B, T],
+            "attention": float32[B, N, H, T, S]}
 
 What the signature promises, for every string: see `Translator`. To load it
 needs `tensorflow` and, for the tokenizer's operations, `import
@@ -18,7 +24,6 @@ import pathlib
 import re
 import shutil
 
-import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
@@ -27,9 +32,12 @@ import keras_transformer
 from keras_transformer.translator import SearchSettings, Translator
 
 ABOUT = "keras_transformer.json"
+SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
 
 
-def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
+def export(
+    run, path, settings: SearchSettings | None = None, dtype: str = "float32"
+) -> pathlib.Path:
     """Exports a run's chosen weights to `NAME/VERSION`.
 
     The folder is written aside and renamed: a server that watches `NAME` never
@@ -39,9 +47,12 @@ def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
         run: an open `Run`.
         path: the new folder; its last part is an integer, as servers want it.
         settings: of the search. Defaults to the paper's.
+        dtype: of the matrices, "float32" or "bfloat16": half the size, and
+            faster on processors that have instructions for it.
 
     Raises:
-        ValueError: if the path exists or does not end in a version number.
+        ValueError: if the path exists or does not end in a version number, or
+            the dtype is another one.
     """
     path = pathlib.Path(path)
     if not re.fullmatch(r"[0-9]+", path.name):
@@ -55,6 +66,10 @@ def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
             "A published version is not overwritten. Received: "
             f"{str(path)!r}, which exists. Choose the next number."
         )
+    if dtype not in ("float32", "bfloat16"):
+        raise ValueError(
+            f"`dtype` must be float32 or bfloat16. Received: dtype={dtype!r}"
+        )
     settings = settings or SearchSettings()
     model = run.load_model()
     translator = Translator(
@@ -63,14 +78,16 @@ def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.parent.mkdir(parents=True, exist_ok=True)
     try:
-        write(translator, aside)
+        write(translator, aside, dtype)
         about = {
             "keras_transformer": keras_transformer.__version__,
             "signature": signature(run),
             "weights": digest(model),
+            "dtype": dtype,
             "search": dataclasses.asdict(settings),
         }
         (aside / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        (aside / SUMS).write_text(_sums(aside))
         os.rename(aside, path)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
@@ -78,22 +95,57 @@ def export(run, path, settings: SearchSettings | None = None) -> pathlib.Path:
     return path
 
 
-def write(translator: Translator, path):
+def write(translator: Translator, path, dtype: str = "float32"):
     """Writes a translator as a SavedModel with the signatures above."""
-    archive = keras.export.ExportArchive()
-    archive.track(translator.model)
+    fixed = translator.fixed(dtype)
+    module = tf.Module()
+    module.weights = fixed.weights
     text = tf.TensorSpec([None], tf.string, name="text")
-    archive.add_endpoint("translate", translator.translate, [text])
-    archive.add_endpoint(
-        "n_best",
-        translator.n_best,
-        [
-            text,
-            tf.TensorSpec([], tf.int32, name="beam_size"),
-            tf.TensorSpec([], tf.float32, name="alpha"),
-        ],
+    translation = tf.TensorSpec([None], tf.string, name="translation")
+    beam_size = tf.TensorSpec([], tf.int32, name="beam_size")
+    alpha = tf.TensorSpec([], tf.float32, name="alpha")
+    signatures = {
+        "serving_default": (fixed.translate, [text]),
+        "n_best": (fixed.n_best, [text, beam_size, alpha]),
+        "score": (fixed.score, [text, translation]),
+        "explain": (fixed.explain, [text]),
+    }
+    tf.saved_model.save(
+        module,
+        str(path),
+        signatures={
+            name: tf.function(function, input_signature=inputs, autograph=False)
+            for name, (function, inputs) in signatures.items()
+        },
     )
-    archive.write_out(str(path), verbose=False)
+
+
+def _sums(folder):
+    """A line of checksum and name for each file of an export."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  "
+        f"{path.relative_to(folder).as_posix()}\n"
+        for path in files
+    )
+
+
+def check_intact(path):
+    """Compares the files of an export with its checksums.
+
+    Raises:
+        ValueError: if a file is damaged or missing.
+    """
+    path = pathlib.Path(path)
+    for line in (path / SUMS).read_text().splitlines():
+        expected, name = line.split("  ", 1)
+        file = path / name
+        data = file.read_bytes() if file.is_file() else b""
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise ValueError(
+                f"{str(file)!r} is not what was exported: its SHA-256 is not "
+                f"that of {SUMS}. Copy the export again."
+            )
 
 
 def digest(model) -> str:
@@ -131,7 +183,8 @@ class SavedTranslator:
         path: the folder `NAME/VERSION`.
 
     Raises:
-        ValueError: if there is no SavedModel of this package.
+        ValueError: if there is no SavedModel of this package, or it is
+            damaged.
     """
 
     def __init__(self, path):
@@ -142,6 +195,8 @@ class SavedTranslator:
                 "`keras-transformer export` wrote, such as "
                 "saved_models/NAME/1."
             )
+        if (self.path / SUMS).exists():
+            check_intact(self.path)
         self.loaded = tf.saved_model.load(str(path))
         if "n_best" not in self.loaded.signatures:
             raise ValueError(
@@ -153,6 +208,22 @@ class SavedTranslator:
     def translate(self, text) -> dict:
         """Strings `(B,)` to `translation` and `score`, as exported."""
         return self.loaded.signatures["serving_default"](text=text)
+
+    def explain(self, line) -> dict:
+        """What the signature `explain` says of one string, without padding."""
+        found = self.loaded.signatures["explain"](text=tf.constant([line]))
+        found = {name: value.numpy()[0] for name, value in found.items()}
+        source, target = (
+            [piece.decode() for piece in found[side] if piece]
+            for side in ("source_pieces", "target_pieces")
+        )
+        return {
+            "translation": found["translation"].decode(),
+            "score": float(found["score"]),
+            "source_pieces": source,
+            "target_pieces": target,
+            "attention": found["attention"][:, :, : len(target)],
+        }
 
     def searched_with(self, beam_size=None, alpha=None):
         """`translate` with another beam size or length penalty."""

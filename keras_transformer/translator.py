@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.decoding import beam_search
-from keras_transformer.layers import padding_mask
+from keras_transformer.inference import InferenceModel
+from keras_transformer.inference_weights import inference_weights
 
 # Unicode's separators, the control characters that are space, and the mark that
 # SentencePiece writes for a space.
@@ -53,13 +54,19 @@ class Translator:
         source_tokenizer, target_tokenizer: `Tokenizer`s, the same one for a
             shared vocabulary.
         settings: `SearchSettings`.
+        weights: `inference_weights` to use instead of the model's own.
 
     Raises:
         ValueError: if a vocabulary has not the size that the model has.
     """
 
     def __init__(
-        self, model, source_tokenizer, target_tokenizer, settings=None
+        self,
+        model,
+        source_tokenizer,
+        target_tokenizer,
+        settings=None,
+        weights=None,
     ):
         config = model.config
         sizes = (
@@ -82,6 +89,17 @@ class Translator:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.settings = settings or SearchSettings()
+        self.weights = weights
+
+    def fixed(self, dtype="float32") -> "Translator":
+        """The same with variables of its own, laid out once and for all."""
+        return Translator(
+            self.model,
+            self.source_tokenizer,
+            self.target_tokenizer,
+            self.settings,
+            tf.nest.map_structure(tf.Variable, self._laid_out(dtype)),
+        )
 
     def translate(self, text):
         """The best translation of each string.
@@ -109,9 +127,8 @@ class Translator:
             `translation`, strings `(B, K)`, and `score`, float32 `(B, K)`.
         """
         text = tf.ensure_shape(text, [None])
-        pieces = self.source_tokenizer.encode(text, self._max_pieces())
-        blank = tf.strings.regex_full_match(text, BLANK)
-        full = ~blank & (pieces.row_lengths() > 1)  # not the end token alone
+        pieces = self._source(text)
+        full = ~self._blank(text, pieces)
         rows = tf.where(full)  # [n, 1]
         pieces = tf.ragged.boolean_mask(pieces, full)
         # With nothing to translate one blank row keeps the shapes whole.
@@ -135,8 +152,81 @@ class Translator:
             ),
         }
 
+    def score(self, text, translation):
+        """How probable the model finds given translations.
+
+        Args:
+            text, translation: strings `(B,)`.
+
+        Returns:
+            `score`, float32 `(B,)`: the log-probability of the translation,
+            and `pieces`, int32 `(B,)`: of how many, end token included, it is
+            the sum.
+        """
+        source = self._source(tf.ensure_shape(text, [None]))
+        translation = tf.ensure_shape(translation, [None])
+        target = self.target_tokenizer.encode(translation, self._max_pieces())
+        model = self._model()
+        log_probs, _ = model.read(
+            target.to_tensor(PAD), model.encode(source.to_tensor(PAD))
+        )
+        return {
+            "score": tf.reduce_sum(log_probs, axis=1),
+            "pieces": tf.cast(target.row_lengths(), tf.int32),
+        }
+
+    def explain(self, text):
+        """The best translations, and what the decoder attended to.
+
+        Args:
+            text: strings `(B,)`.
+
+        Returns:
+            `translation` and `score` as `translate` gives them,
+            `source_pieces` `(B, S)` and `target_pieces` `(B, T)`, strings that
+            are empty at padding, and `attention`, float32 `(B, N, H, T, S)`:
+            of each of N layers and H heads, the weights from each target piece
+            to the source, which add up to 1.
+        """
+        settings = self.settings
+        source = self._source(tf.ensure_shape(text, [None]))
+        blank = self._blank(text, source)
+        source = source.to_tensor(PAD)
+        ids, scores = self._search(source, settings.beam_size, settings.alpha)
+        best = ids[:, 0]
+        model = self._model()
+        _, attention = model.read(best, model.encode(source))
+
+        def pieces(tokenizer, ids):
+            names = tokenizer.pieces(range(tokenizer.vocab_size))
+            names[PAD] = ""
+            return tf.gather(tf.constant(names), ids)
+
+        return {
+            "translation": tf.where(
+                blank, "", self.target_tokenizer.decode(best)
+            ),
+            "score": tf.where(blank, 0.0, scores[:, 0]),
+            "source_pieces": pieces(self.source_tokenizer, source),
+            "target_pieces": pieces(self.target_tokenizer, best),
+            "attention": tf.stack(attention, axis=1),
+        }
+
+    def _source(self, text):
+        return self.source_tokenizer.encode(text, self._max_pieces())
+
+    @staticmethod
+    def _blank(text, pieces):
+        """Without anything to translate: at most the end token."""
+        blank = tf.strings.regex_full_match(text, BLANK)
+        return blank | (pieces.row_lengths() <= 1)
+
+    def _model(self):
+        weights = self.weights or self._laid_out()
+        return InferenceModel(self.model.config, weights)
+
     def _max_pieces(self):
-        """Of the source; learned positions leave room for the end token."""
+        """Of a sentence; learned positions leave room for the end token."""
         config, longest = self.model.config, self.settings.max_source_length
         if config.positions == "learned":
             longest = min(longest, config.max_length - 1)
@@ -144,30 +234,26 @@ class Translator:
 
     def _search(self, source, beam_size, alpha):
         """Source ids `(B, S)` to target ids `(B, K, T)` and scores."""
-        memory_mask = padding_mask(source, PAD)
-        memory_cache = self.model.project_memory(self.model.encode(source))
-        lengths = tf.reduce_sum(tf.cast(memory_mask, tf.int32), axis=1)
+        model = self._model()
+        lengths = tf.math.count_nonzero(source, axis=1, dtype=tf.int32)
         limits = lengths + self.settings.extra_length
-        config = self.model.config
-        if config.positions == "learned":
-            limits = tf.minimum(limits, config.max_length)
-        # Not to be generated: they have no text, or break the line.
-        ids = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
-        unwanted = tf.reduce_any(
-            tf.one_hot(ids, config.vocab_size, True, False), axis=0
-        )
+        if model.config.positions == "learned":
+            limits = tf.minimum(limits, model.config.max_length)
+        memory = model.encode(source)
 
         def step(tokens, cache, index):
-            logits, cache = self.model.decode_step(
-                tokens, cache, index, memory_cache, memory_mask
-            )
-            return tf.where(unwanted, float("-inf"), logits), cache
+            tokens = tf.reshape(tokens, [-1, beam_size])
+            return model.step(tokens, cache, index, memory)
 
-        cache = self.model.empty_cache(
-            tf.shape(source)[0] * beam_size, tf.reduce_max(limits)
+        cache = model.empty_cache(tf.shape(source)[0], beam_size)
+        return beam_search(
+            step, cache, limits, beam_size, alpha, reorder=model.reorder
         )
-        ids, scores = beam_search(step, cache, limits, beam_size, alpha)
-        return ids, scores
+
+    def _laid_out(self, dtype="float32"):
+        # Not to be generated: they have no text, or break the line.
+        barred = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
+        return inference_weights(self.model, dtype, barred)
 
 
 def translate_lines(translate, lines, batch_size=64, progress=None):

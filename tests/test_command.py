@@ -60,6 +60,15 @@ def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
         lines = captured.out.split("\n")
         assert len(lines) == 5
         assert lines[1] == lines[4] == ""
+    picture = tmp_path / "attention.png"
+    for text, expected in ((b"room 7\n", 0), (b"room 7\nand 8\n", 1)):
+        Input.buffer = io.BytesIO(text)
+        status, captured = run_command(
+            capsys, "translate", model, "--explain", picture
+        )
+        assert status == expected
+    assert "one line of text. Received: 2 lines" in captured.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
     status, captured = run_command(
         capsys,

@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_transformer import beam_search, greedy_search, length_penalty
+from keras_transformer import (
+    beam_search,
+    decoding,
+    greedy_search,
+    length_penalty,
+)
 
 START, END = 2, 3
 
@@ -168,6 +173,18 @@ def test_no_sentences_give_no_translations():
 
     ids, scores = beam_search(never, {}, np.zeros((0,), "int32"), 3)
     assert ids.shape[:2] == scores.shape == (0, 3)
+
+
+@pytest.mark.parametrize("width", [31, 101, 6000])
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_the_best_of_a_row_are_found_in_chunks(width, count):
+    """As `top_k` finds them, of equals the first."""
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(5, width)).round(1).astype("float32")
+    expected, places = ops.top_k(logits, count)
+    found, tokens = decoding._top_k(ops.convert_to_tensor(logits), count)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(tokens, places)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 import json
 
+import numpy as np
 import pytest
 
-from keras_transformer.plots import plot_training
+from keras_transformer.plots import plot_attention, plot_training
 
 LINE = {"loss": 5.0, "nll": 4.0, "val_loss": 5.5, "val_nll": 4.5, "val_bleu": 1}
 
@@ -24,3 +25,14 @@ def test_a_picture_of_every_run(tmp_path, lines):
 def test_no_picture_of_nothing(tmp_path):
     assert plot_training(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_a_picture_of_every_head(tmp_path, heads):
+    attention = np.full((2, heads, 5, 7), 1 / 7)
+    path = tmp_path / "attention.svg"
+    source, target = [f"s{i}" for i in range(7)], [f"t{i}" for i in range(5)]
+    assert plot_attention(source, target, attention, path) == path
+    picture = path.read_text()
+    for text in ("s6", "t4", f"head {heads}"):
+        assert f"<!-- {text} -->" in picture

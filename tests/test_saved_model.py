@@ -1,6 +1,7 @@
 """The contract of the exported model, in this process and in others."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import evaluation, saved_model
+from keras_transformer import evaluation, length_penalty, saved_model
 from keras_transformer.saved_model import SavedTranslator
 from keras_transformer.translator import (
     SearchSettings,
@@ -181,6 +182,45 @@ def test_n_best_begins_with_the_best(loaded):
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
+def test_a_score_is_that_of_the_search(loaded, run):
+    """Wherever a translation's text is cut into the pieces it was made of."""
+    texts = ["one two", "room 7", "the 3rd of May", "Where is it?", "a", "b c"]
+    found = loaded.loaded.signatures["explain"](text=tf.constant(texts))
+    given = loaded.loaded.signatures["score"](
+        text=tf.constant(texts), translation=found["translation"]
+    )
+    same = 0
+    for i, pieces in enumerate(found["target_pieces"].numpy()):
+        pieces = [piece.decode() for piece in pieces if piece]
+        text = found["translation"][i][None]
+        ids = run.target_tokenizer.encode(text)[0].numpy()
+        if run.target_tokenizer.pieces(ids) == pieces:
+            same += 1
+            assert int(given["pieces"][i]) == len(pieces)
+            expected = found["score"][i] * length_penalty(len(pieces), 0.6)
+            np.testing.assert_allclose(given["score"][i], expected, atol=1e-4)
+    assert same > 0
+
+
+def test_an_explanation_belongs_to_its_translation(loaded, run):
+    texts = tf.constant(["one two three", "", "room 7"])
+    found = loaded.loaded.signatures["explain"](text=texts)
+    plain = loaded.translate(texts)
+    for name in ("translation", "score"):
+        np.testing.assert_array_equal(found[name], plain[name])
+    batch, layers, heads, length, width = found["attention"].shape
+    assert (batch, layers, heads) == (3, 2, 2)
+    assert found["target_pieces"].shape == (3, length)
+    assert found["source_pieces"].shape == (3, width)
+    np.testing.assert_allclose(
+        tf.reduce_sum(found["attention"], axis=-1), 1, atol=1e-5
+    )
+    pieces = [p for p in found["source_pieces"].numpy()[2] if p]
+    assert b"".join(pieces).decode() == "▁room▁7</s>"
+    empty = loaded.loaded.signatures["explain"](text=tf.constant([], tf.string))
+    assert empty["translation"].shape == (0,)
+
+
 def test_other_beam_sizes_are_asked_for_by_signature(run, loaded):
     model = run.load_model()
     text = tf.constant([b"room 7 is on the third floor", b""])
@@ -230,10 +270,27 @@ def test_a_version_is_a_number_and_is_not_overwritten(run, exported, tmp_path):
         saved_model.export(run, tmp_path / "small")
     with pytest.raises(ValueError, match="exists"):
         saved_model.export(run, exported)
+    with pytest.raises(ValueError, match=r"float32 or bfloat16.*'int8'"):
+        saved_model.export(run, tmp_path / "2", dtype="int8")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bfloat16_is_half_as_large_and_says_so(run, exported, tmp_path):
+    path = saved_model.export(run, tmp_path / "1", dtype="bfloat16")
+    loaded = SavedTranslator(path)
+    assert loaded.about["dtype"] == "bfloat16"
+    found = loaded.translate(tf.constant(["room 7", ""]))
+    expected = SavedTranslator(exported).translate(tf.constant(["room 7", ""]))
+    np.testing.assert_allclose(found["score"], expected["score"], rtol=0.02)
+    sizes = [
+        sum(f.stat().st_size for f in folder.glob("variables/*"))
+        for folder in (path, exported)
+    ]
+    assert sizes[0] < 0.75 * sizes[1]
 
 
 def test_an_export_that_fails_leaves_nothing(run, tmp_path, monkeypatch):
-    def full_disk(translator, path):
+    def full_disk(translator, path, dtype):
         path.mkdir()
         (path / "saved_model.pb").write_bytes(b"half")
         raise OSError(28, "No space left on device")
@@ -242,6 +299,24 @@ def test_an_export_that_fails_leaves_nothing(run, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         saved_model.export(run, tmp_path / "small" / "1")
     assert list((tmp_path / "small").iterdir()) == []
+
+
+def test_a_damaged_export_is_named(exported, tmp_path):
+    """By us, and by everyone's own tool."""
+    copy = tmp_path / "1"
+    shutil.copytree(exported, copy)
+    check = ["sha256sum", "--check", "--quiet", saved_model.SUMS]
+    subprocess.run(check, cwd=copy, check=True)
+    listed = (copy / saved_model.SUMS).read_text()
+    assert "variables/variables.data-00000-of-00001" in listed
+    assert saved_model.ABOUT in listed
+    graph = copy / "saved_model.pb"
+    data = bytearray(graph.read_bytes())
+    data[len(data) // 2] ^= 1
+    graph.write_bytes(data)
+    with pytest.raises(ValueError, match=r"saved_model.pb' is not what was"):
+        SavedTranslator(copy)
+    assert subprocess.run(check, cwd=copy, check=False).returncode == 1
 
 
 def test_what_is_no_saved_model_is_named(tmp_path):

@@ -1,0 +1,298 @@
+"""Translation from text to text against the peers: tokens a second, memory.
+
+    python benchmarks/decoding.py [--run RUN --lines FILE] [--batch 1 32]
+        [--peer saved_model ctranslate2 ...] [--rounds 7]
+
+Without --run: `base` of table 3 with random weights, a vocabulary of 32,000
+pieces, 20 pieces in and 33 out whatever they are, beam 4. With --run: the
+weights of a trained run, lines of FILE, and translations as long as they come.
+
+Every peer has a process of its own, with two threads; they take turns, round
+after round. Printed are medians over the rounds, text to text: tokenizers are
+part of it. Peers that are not installed are named and left out: `pip install
+ctranslate2 torch transformers`.
+"""
+
+import argparse
+import pathlib
+import platform
+import random
+import statistics
+import tempfile
+import time
+
+from training_steps import THREADS
+from turns import cpu, megabytes, serve, start
+
+PIECES_IN, PIECES_OUT = 20, 33
+BEAM = 4
+SIZE = {"vocab_size": 32_000, "d_model": 512, "d_ff": 2048, "heads": 8}
+
+
+def random_run(folder):
+    """A run of `base` with random weights, and lines of `PIECES_IN` pieces."""
+    from keras_transformer import checkpoints
+    from keras_transformer.run import Recipe, start_run
+    from keras_transformer.training import make_model
+
+    rng = random.Random(1)
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    onsets = ["", *"bdfgklmnprstvz", "sch", "st", "tr"]
+    syllables = [a + b + c for a in onsets for b in "aeiou" for c in "\0nrsl"]
+    words = [
+        "".join(rng.choices(syllables, k=rng.choice((1, 2, 2, 3, 3))))
+        for _ in range(60_000)
+    ]
+    for name in ("train.en", "train.de", "validation.en", "validation.de"):
+        lines = (
+            " ".join(
+                words[min(int(rng.paretovariate(0.4)), len(words)) - 1]
+                for _ in range(12)
+            )
+            for _ in range(30_000 if "train" in name else 50)
+        )
+        text = "\n".join(lines).replace("\0", "")
+        (corpus / name).write_text(text + "\n")
+    run = start_run(
+        folder / "run",
+        "base",
+        Recipe(corpus=str(corpus), vocab_size=SIZE["vocab_size"]),
+    )
+    checkpoints.save(run.checkpoints, make_model(run.config, run.recipe), 0)
+    whole = [
+        piece[1:]
+        for piece in run.source_tokenizer.pieces(range(300, 20_000))
+        if piece[0] == "\N{LOWER ONE EIGHTH BLOCK}" and len(piece) > 3
+    ]
+    lines = [" ".join(rng.choices(whole, k=PIECES_IN)) for _ in range(64)]
+    return run, lines
+
+
+def prepare(folder, run):
+    """Exports what the peers load. To be called in a process of its own."""
+    from keras_transformer import saved_model
+    from keras_transformer.interop import ctranslate2
+    from keras_transformer.run import open_run
+    from keras_transformer.translator import SearchSettings
+
+    folder = pathlib.Path(folder)
+    lines = []
+    settings = SearchSettings(BEAM)
+    if run:
+        run = open_run(run)
+    else:
+        run, lines = random_run(folder)
+        # The end token is one of the pieces out, and one of those in.
+        settings = SearchSettings(BEAM, extra_length=PIECES_OUT - PIECES_IN - 1)
+    saved_model.export(run, folder / "saved_model" / "1", settings)
+    saved_model.export(run, folder / "bfloat16" / "1", settings, "bfloat16")
+    ctranslate2.export(run, folder / "ctranslate2")
+    ctranslate2.export(run, folder / "ctranslate2_int8", "int8")
+    return {"lines": lines}
+
+
+def our_saved_model(folder, fixed):
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    import tensorflow_text  # noqa: F401
+
+    loaded = tf.saved_model.load(str(folder / "1"))
+    serving = loaded.signatures["serving_default"]
+    return lambda lines: [
+        line.decode()
+        for line in serving(text=tf.constant(lines))["translation"].numpy()
+    ]
+
+
+def ctranslate2(folder, fixed):
+    import ctranslate2
+    import sentencepiece
+
+    source, target = (
+        sentencepiece.SentencePieceProcessor(str(folder / f"{side}.model"))
+        for side in ("source", "target")
+    )
+    engine = ctranslate2.Translator(
+        str(folder),
+        inter_threads=1,
+        intra_threads=THREADS,
+        compute_type="int8" if "int8" in folder.name else "float32",
+    )
+    length = {"max_decoding_length": 256}
+    if fixed:
+        length = {
+            "max_decoding_length": PIECES_OUT,
+            "min_decoding_length": PIECES_OUT,
+        }
+
+    def translate(lines):
+        results = engine.translate_batch(
+            [source.encode(line, out_type=str) for line in lines],
+            beam_size=BEAM,
+            length_penalty=0.6,
+            disable_unk=True,
+            **length,
+        )
+        return [target.decode(r.hypotheses[0]) for r in results]
+
+    return translate
+
+
+def marian(folder, fixed):
+    """Hugging Face's, of the same size; its weights are random ones."""
+    import sentencepiece
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    if not fixed:
+        raise ImportError("Marian's positions differ: it cannot hold a run")
+    torch.set_num_threads(THREADS)
+    heads = SIZE["heads"]
+    config = MarianConfig(
+        vocab_size=SIZE["vocab_size"],
+        d_model=SIZE["d_model"],
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_ffn_dim=SIZE["d_ff"],
+        decoder_ffn_dim=SIZE["d_ff"],
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=0,
+        decoder_start_token_id=2,
+        eos_token_id=3,
+        forced_eos_token_id=3,
+        max_position_embeddings=256,
+    )
+    model = MarianMTModel(config).eval()
+    tokenizer = sentencepiece.SentencePieceProcessor(
+        str(folder / "source.model")
+    )
+
+    def translate(lines):
+        ids = [[*tokenizer.encode(line), 3] for line in lines]
+        with torch.inference_mode():
+            result = model.generate(
+                torch.tensor(ids),
+                num_beams=BEAM,
+                length_penalty=0.6,
+                min_new_tokens=PIECES_OUT,
+                max_new_tokens=PIECES_OUT,
+            )
+        return tokenizer.decode(result[:, 1:].tolist())
+
+    return translate
+
+
+PEERS = {
+    "saved_model": (our_saved_model, "saved_model"),
+    "saved_model, bfloat16": (our_saved_model, "bfloat16"),
+    "ctranslate2": (ctranslate2, "ctranslate2"),
+    "ctranslate2, int8": (ctranslate2, "ctranslate2_int8"),
+    "marian": (marian, "ctranslate2"),
+}
+
+
+def work(name, folder, fixed):
+    """A peer's process: translates the lines it is given."""
+    make, part = PEERS[name]
+    translate = make(pathlib.Path(folder) / part, fixed == "fixed")
+
+    def answer(batches):
+        translate(batches[0])  # who waited has lost the caches, and pages
+        began = time.perf_counter()
+        results = [line for batch in batches for line in translate(batch)]
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "lines": results, "peak": megabytes()}
+
+    return {}, answer
+
+
+def compare(names, folder, lines, tokens, batch, rounds, fixed):
+    """`tokens`: how many pieces a list of translations has."""
+    batches = [lines[i : i + batch] for i in range(0, len(lines), batch)]
+    batches = batches[: 1 if batch > 1 else 4]
+    mode = "fixed" if fixed else "natural"
+    peers = start(
+        {name: [__file__, "--work", name, folder, mode] for name in names}
+    )
+    rates = {peer.name: [] for peer in peers}
+    last = {}
+    for peer in peers:
+        peer.ask(batches)
+    for _ in range(rounds):
+        for peer in peers:
+            result = last[peer.name] = peer.ask(batches)
+            count = tokens(result["lines"])
+            rates[peer.name].append(count / result["seconds"])
+    for peer in peers:
+        peer.end()
+    print(f"\nbatch {batch}, beam {BEAM}, {mode} length of the output")
+    print(f"{'':24}{'tokens/s':>9}{'spread':>8}{'ours is':>9}{'MB':>7}")
+    ours = statistics.median(next(iter(rates.values())))
+    for name, values in rates.items():
+        values.sort()
+        rate = statistics.median(values)
+        low, high = values[len(values) // 4], values[-1 - len(values) // 4]
+        print(
+            f"{name:24}{rate:9,.0f}{(high - low) / rate:8.0%}"
+            f"{ours / rate:8.2f}x{last[name]['peak']:7,.0f}",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--run", help="folder of a trained run")
+    parser.add_argument("--lines", help="what it translates, a line each")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--peer", nargs="+", default=list(PEERS))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--prepare", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        serve(lambda: work(*options.work))
+        return
+    if options.prepare:
+        serve(lambda: (prepare(*options.prepare), None))
+        return
+    print(platform.platform(), cpu())
+    with tempfile.TemporaryDirectory() as folder:
+        run = options.run or ""
+        (prepared,) = start({"export": [__file__, "--prepare", folder, run]})
+        prepared.end()
+        lines, tokens = prepared.about["lines"], len
+        if run:
+            import sentencepiece
+
+            target = sentencepiece.SentencePieceProcessor(f"{run}/target.model")
+            with open(options.lines) as file:
+                lines = [line.strip() for line in file][:64]
+
+            def tokens(lines):
+                return sum(len(ids) + 1 for ids in target.encode(lines))
+        else:
+
+            def tokens(lines):
+                return PIECES_OUT * len(lines)
+
+        for batch in options.batch:
+            compare(
+                options.peer,
+                folder,
+                lines,
+                tokens,
+                batch,
+                options.rounds,
+                not run,
+            )
+
+
+if __name__ == "__main__":
+    main()

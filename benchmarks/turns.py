@@ -1,0 +1,91 @@
+"""Peers that take turns: each in a process of its own that stays and waits, so
+that all see the same noise of the machine."""
+
+import json
+import resource
+import subprocess
+import sys
+
+
+def megabytes():
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def serve(make):
+    """A peer's process: answers each line of standard input with JSON.
+
+    Args:
+        make: gives what to say first, and a function from the line's JSON to
+            the answer. An ImportError says that the peer is not installed.
+    """
+    output = sys.stdout
+    sys.stdout = sys.stderr
+
+    def say(answer):
+        print(json.dumps(answer), file=output, flush=True)
+
+    try:
+        about, answer = make()
+    except ImportError as error:
+        say({"missing": str(error)})
+        return
+    say(about)
+    for line in sys.stdin:
+        say(answer(json.loads(line)))
+
+
+class Peer:
+    """The other end of `serve`.
+
+    Args:
+        name: for the report.
+        command: arguments of a Python process that calls `serve`.
+
+    Attributes:
+        about: what it said first; has "missing" if it is not there.
+    """
+
+    def __init__(self, name, *command):
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.about = self._read()
+
+    def _read(self):
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {"missing": "it failed"}
+
+    def ask(self, question=None):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def start(commands):
+    """Peers by their names; those that are missing are named and left out."""
+    peers = [Peer(name, *command) for name, command in commands.items()]
+    for peer in peers:
+        if "missing" in peer.about:
+            print(f"{peer.name}: left out, {peer.about['missing']}")
+            peer.end()
+    return [peer for peer in peers if "missing" not in peer.about]
+
+
+def cpu():
+    """The processor, and what it has for matrices."""
+    with open("/proc/cpuinfo") as file:
+        pairs = [line.split(":", 1) for line in file if ":" in line]
+    lines = {name.strip(): value.strip() for name, value in pairs}
+    flags = lines["flags"].split()
+    extras = [f for f in ("avx512f", "avx512_bf16", "amx_tile") if f in flags]
+    return f"{lines['model name']}, {' '.join(extras)}"

@@ -1,0 +1,137 @@
+"""What is laid out for speed is the same function as the model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import Transformer, TransformerConfig, beam_search
+from keras_transformer.inference import InferenceModel
+from keras_transformer.inference_weights import inference_weights
+
+SOURCE = np.array([[5, 6, 7, 9, 3], [11, 3, 0, 0, 0]], "int32")
+CONFIGS = [
+    {},
+    {"norm_first": True},
+    {"source_vocab_size": 43},
+    {"positions": "learned", "max_length": 13},
+    {"key_dim": 7, "value_dim": 5},
+    {"use_bias": False, "activation": "gelu"},
+]
+
+
+def random_model(**config):
+    shape = {"num_layers": 2, "d_model": 26, "num_heads": 2, "d_ff": 37}
+    model = Transformer(TransformerConfig(41, **{**shape, **config}), seed=1)
+    rng = np.random.default_rng(1)
+    # Biases and norms begin as zeros and ones, which would hide a mistake.
+    for weight in model.weights:
+        weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
+    return model
+
+
+def logits_along_random_beams(model, dtype, steps=6, beams=3):
+    """Of our step, and of the whole model on the same prefixes."""
+    fast = InferenceModel(model.config, inference_weights(model, dtype))
+    memory = fast.encode(SOURCE)
+    cache = fast.empty_cache(len(SOURCE), beams)
+    rng = np.random.default_rng(2)
+    prefixes = np.full((len(SOURCE), beams, 1), 2, "int32")
+    for index in range(steps):
+        found, cache = fast.step(
+            prefixes[..., -1], cache, tf.constant(index), memory
+        )
+        expected = model(
+            {
+                "source": np.repeat(SOURCE, beams, axis=0),
+                "target": prefixes.reshape(-1, index + 1),
+            }
+        )[:, -1]
+        yield found.numpy(), expected.numpy()
+        origins = rng.integers(0, beams, size=(len(SOURCE), beams))
+        cache = fast.reorder(cache, origins)
+        prefixes = np.take_along_axis(prefixes, origins[..., None], axis=1)
+        new = rng.integers(4, 41, size=(len(SOURCE), beams, 1))
+        prefixes = np.concatenate([prefixes, new], axis=2).astype("int32")
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_steps_give_the_logits_of_the_model(config):
+    """However beams go on from one another."""
+    for found, expected in logits_along_random_beams(
+        random_model(**config), "float32"
+    ):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_bfloat16_is_close():
+    for found, expected in logits_along_random_beams(
+        random_model(), "bfloat16"
+    ):
+        error = np.abs(found - expected).max()
+        assert 0 < error < 0.03 * np.abs(expected).max()
+
+
+def test_barred_ids_are_never_said():
+    model = random_model()
+    weights = inference_weights(model, barred=[0, 7])
+    fast = InferenceModel(model.config, weights)
+    logits, _ = fast.step(
+        tf.constant([[2], [2]]),
+        fast.empty_cache(2, 1),
+        tf.constant(0),
+        fast.encode(SOURCE),
+    )
+    said = np.isfinite(logits.numpy())
+    assert not said[:, [0, 7]].any()
+    assert said.sum() == 2 * 39
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_search_finds_what_it_finds_in_the_model(beam_size):
+    """With the layers' own caches, which are reordered."""
+    model = random_model()
+    memory = model.project_memory(model.encode(SOURCE))
+    limits = [11, 7]
+
+    def plain(tokens, cache, index):
+        return model.decode_step(tokens, cache, index, memory, SOURCE != 0)
+
+    fast = InferenceModel(model.config, inference_weights(model))
+    encoded = fast.encode(SOURCE)
+
+    def step(tokens, cache, index):
+        tokens = tf.reshape(tokens, [-1, beam_size])
+        return fast.step(tokens, cache, index, encoded)
+
+    ids, scores = beam_search(
+        plain, model.empty_cache(2 * beam_size, 11), limits, beam_size
+    )
+    found, found_scores = beam_search(
+        step,
+        fast.empty_cache(2, beam_size),
+        limits,
+        beam_size,
+        reorder=fast.reorder,
+    )
+    np.testing.assert_array_equal(found, keras.ops.convert_to_numpy(ids))
+    np.testing.assert_allclose(found_scores, scores, atol=1e-5)
+
+
+def test_a_known_target_is_read_at_once():
+    """As the whole model gives it: log-probabilities, and 0 at padding."""
+    model = random_model()
+    fast = InferenceModel(model.config, inference_weights(model, barred=[9]))
+    target = np.array([[5, 9, 7, 3], [8, 3, 0, 0]], "int32")
+    found, attention = fast.read(target, fast.encode(SOURCE))
+    before = np.array([[2, 5, 9, 7], [2, 8, 3, 0]], "int32")
+    logits = model({"source": SOURCE, "target": before})
+    every = keras.ops.log_softmax(logits).numpy()
+    expected = np.take_along_axis(every, target[..., None], axis=2)[..., 0]
+    np.testing.assert_allclose(found, expected * (target != 0), atol=2e-5)
+    assert [x.shape for x in attention] == [(2, 2, 4, 5)] * 2
+    for weights in attention:
+        np.testing.assert_allclose(
+            tf.reduce_sum(weights, axis=-1), 1, atol=1e-6
+        )
+        assert not weights[1, ..., 2:].numpy().any()  # padding of the source
