@@ -130,10 +130,7 @@ class Translator:
         pieces = self._source(text)
         full = ~self._blank(text, pieces)
         rows = tf.where(full)  # [n, 1]
-        pieces = tf.ragged.boolean_mask(pieces, full)
-        # With nothing to translate one blank row keeps the shapes whole.
-        none = tf.cast(tf.equal(tf.size(rows), 0), tf.int32)
-        pieces = tf.concat([pieces, tf.fill([none, 1], END)], axis=0)
+        pieces = _one_at_least(tf.ragged.boolean_mask(pieces, full))
         ids, scores = self._search(pieces.to_tensor(PAD), beam_size, alpha)
 
         count = tf.shape(rows)[0]
@@ -168,10 +165,12 @@ class Translator:
         target = self.target_tokenizer.encode(translation, self._max_pieces())
         model = self._model()
         log_probs, _ = model.read(
-            target.to_tensor(PAD), model.encode(source.to_tensor(PAD))
+            _one_at_least(target).to_tensor(PAD),
+            model.encode(_one_at_least(source).to_tensor(PAD)),
         )
+        count = tf.shape(text)[0]
         return {
-            "score": tf.reduce_sum(log_probs, axis=1),
+            "score": tf.reduce_sum(log_probs, axis=1)[:count],
             "pieces": tf.cast(target.row_lengths(), tf.int32),
         }
 
@@ -191,7 +190,7 @@ class Translator:
         settings = self.settings
         source = self._source(tf.ensure_shape(text, [None]))
         blank = self._blank(text, source)
-        source = source.to_tensor(PAD)
+        source = _one_at_least(source).to_tensor(PAD)
         ids, scores = self._search(source, settings.beam_size, settings.alpha)
         best = ids[:, 0]
         model = self._model()
@@ -202,14 +201,19 @@ class Translator:
             names[PAD] = ""
             return tf.gather(tf.constant(names), ids)
 
-        return {
-            "translation": tf.where(
-                blank, "", self.target_tokenizer.decode(best)
-            ),
-            "score": tf.where(blank, 0.0, scores[:, 0]),
+        found = {
+            "translation": self.target_tokenizer.decode(best),
+            "score": scores[:, 0],
             "source_pieces": pieces(self.source_tokenizer, source),
             "target_pieces": pieces(self.target_tokenizer, best),
             "attention": tf.stack(attention, axis=1),
+        }
+        count = tf.shape(text)[0]
+        found = {name: value[:count] for name, value in found.items()}
+        return {
+            **found,
+            "translation": tf.where(blank, "", found["translation"]),
+            "score": tf.where(blank, 0.0, found["score"]),
         }
 
     def _source(self, text):
@@ -254,6 +258,12 @@ class Translator:
         # Not to be generated: they have no text, or break the line.
         barred = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
         return inference_weights(self.model, dtype, barred)
+
+
+def _one_at_least(pieces):
+    """With nothing to translate one blank row keeps the shapes whole."""
+    none = tf.cast(tf.equal(pieces.nrows(), 0), tf.int32)
+    return tf.concat([pieces, tf.fill([none, 1], END)], axis=0)
 
 
 def translate_lines(translate, lines, batch_size=64, progress=None):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import evaluation, length_penalty, saved_model
+from keras_transformer import evaluation, saved_model
 from keras_transformer.saved_model import SavedTranslator
 from keras_transformer.translator import (
     SearchSettings,
@@ -182,24 +182,28 @@ def test_n_best_begins_with_the_best(loaded):
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
-def test_a_score_is_that_of_the_search(loaded, run):
-    """Wherever a translation's text is cut into the pieces it was made of."""
-    texts = ["one two", "room 7", "the 3rd of May", "Where is it?", "a", "b c"]
-    found = loaded.loaded.signatures["explain"](text=tf.constant(texts))
-    given = loaded.loaded.signatures["score"](
-        text=tf.constant(texts), translation=found["translation"]
-    )
-    same = 0
-    for i, pieces in enumerate(found["target_pieces"].numpy()):
-        pieces = [piece.decode() for piece in pieces if piece]
-        text = found["translation"][i][None]
-        ids = run.target_tokenizer.encode(text)[0].numpy()
-        if run.target_tokenizer.pieces(ids) == pieces:
-            same += 1
-            assert int(given["pieces"][i]) == len(pieces)
-            expected = found["score"][i] * length_penalty(len(pieces), 0.6)
-            np.testing.assert_allclose(given["score"][i], expected, atol=1e-4)
-    assert same > 0
+def test_a_score_is_the_models_log_probability(loaded, run):
+    pairs = [("one two", "eins zwei"), ("room 7", "Zimmer 7"), ("a b", "")]
+    sources, targets = zip(*pairs, strict=True)
+    score = loaded.loaded.signatures["score"]
+    found = score(text=tf.constant(sources), translation=tf.constant(targets))
+    model = run.load_model()
+    for i, (source, target) in enumerate(pairs):
+        ids = run.target_tokenizer.encode([target])
+        before = tf.concat([[[2]], ids[:, :-1]], axis=1)
+        logits = model(
+            {
+                "source": run.source_tokenizer.encode([source]).to_tensor(),
+                "target": before.to_tensor(),
+            }
+        )
+        every = tf.nn.log_softmax(logits)
+        each = tf.gather(every, ids.to_tensor(), batch_dims=2)
+        expected = tf.reduce_sum(each)
+        np.testing.assert_allclose(found["score"][i], expected, atol=1e-4)
+        assert int(found["pieces"][i]) == each.shape[1]
+    nothing = tf.constant([], tf.string)
+    assert score(text=nothing, translation=nothing)["score"].shape == (0,)
 
 
 def test_an_explanation_belongs_to_its_translation(loaded, run):
