@@ -110,7 +110,7 @@ def translate(options):
 
     model = SavedTranslator(options.path)
     if options.explain:
-        _explain(model, sys.stdin.buffer.read(), options.explain)
+        _explain(model, options.explain)
         return
     function = _function(model, options)
     # Some thousand lines at a time: enough to sort by length, and memory
@@ -125,10 +125,10 @@ def translate(options):
             print(f"\r{done:,} lines", end="", file=sys.stderr)
 
 
-def _explain(model, text, path):
+def _explain(model, path):
     from keras_transformer.plots import plot_attention
 
-    (lines,) = [*_chunks(text.splitlines(keepends=True), 4096)] or [[]]
+    lines = [line for some in _chunks(sys.stdin.buffer, 4096) for line in some]
     if len(lines) != 1 or not lines[0].strip():
         raise ValueError(
             f"`--explain` draws one line of text. Received: {len(lines)} lines."

@@ -37,7 +37,8 @@ class InferenceModel:
         batch = tf.shape(source)[0]
         away = tf.where(tf.equal(source, PAD), FAR, 0.0)[:, None, None, :]
         places = tf.range(tf.shape(source)[1])
-        x = self._embedded(source, self.weights["source"], places)  # [B·S, D]
+        table = self.weights.get("source", self.weights["target"])
+        x = self._embedded(source, table, places)  # [B·S, D]
         for layer in self.weights["encoder"]:
 
             def attend(h, layer=layer):

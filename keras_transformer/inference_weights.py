@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def inference_weights(model, dtype="float32", barred=()) -> dict:
-    """The weights of a `Transformer` as this module wants them.
+    """The weights of a `Transformer` as `InferenceModel` wants them.
 
     Args:
         model: a `Transformer`.
@@ -77,9 +77,6 @@ def inference_weights(model, dtype="float32", barred=()) -> dict:
     target = embedding(model.target_embedding)
     table = array(model.target_embedding.embeddings)
     weights = {
-        "source": target
-        if config.shared_vocabulary
-        else embedding(model.source_embedding),
         "target": target,
         "encoder": [layer_weights(x, False) for x in model.encoder_layers],
         "decoder": [layer_weights(x, True) for x in model.decoder_layers],
@@ -98,6 +95,8 @@ def inference_weights(model, dtype="float32", barred=()) -> dict:
             ),
         },
     }
+    if not config.shared_vocabulary:
+        weights["source"] = embedding(model.source_embedding)
     if config.norm_first:
         weights["encoder_norm"] = norm(model.encoder_norm)
         weights["decoder_norm"] = norm(model.decoder_norm)

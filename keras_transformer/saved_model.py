@@ -47,8 +47,9 @@ def export(
         run: an open `Run`.
         path: the new folder; its last part is an integer, as servers want it.
         settings: of the search. Defaults to the paper's.
-        dtype: of the matrices, "float32" or "bfloat16": half the size, and
-            faster on processors that have instructions for it.
+        dtype: of the matrices, "float32" or "bfloat16": smaller, since they
+            and not the embeddings are halved, and faster on processors that
+            have instructions for it.
 
     Raises:
         ValueError: if the path exists or does not end in a version number, or

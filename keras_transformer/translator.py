@@ -162,6 +162,11 @@ class Translator:
         """
         source = self._source(tf.ensure_shape(text, [None]))
         translation = tf.ensure_shape(translation, [None])
+        tf.debugging.assert_equal(
+            tf.size(text),
+            tf.size(translation),
+            "`text` and `translation` must have the same number of strings.",
+        )
         target = self.target_tokenizer.encode(translation, self._max_pieces())
         model = self._model()
         log_probs, _ = model.read(

@@ -72,6 +72,15 @@ def test_bfloat16_is_close():
         assert 0 < error < 0.03 * np.abs(expected).max()
 
 
+def test_a_shared_table_is_there_once():
+    """As the embedding, and transposed as the projection: two in all."""
+    sizes = [
+        int(tf.size(x))
+        for x in tf.nest.flatten(inference_weights(random_model()))
+    ]
+    assert sizes.count(41 * 26) == 2
+
+
 def test_barred_ids_are_never_said():
     model = random_model()
     weights = inference_weights(model, barred=[0, 7])

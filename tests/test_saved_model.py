@@ -202,6 +202,8 @@ def test_a_score_is_the_models_log_probability(loaded, run):
         expected = tf.reduce_sum(each)
         np.testing.assert_allclose(found["score"][i], expected, atol=1e-4)
         assert int(found["pieces"][i]) == each.shape[1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="same number"):
+        score(text=tf.constant(sources), translation=tf.constant(["a"]))
     nothing = tf.constant([], tf.string)
     assert score(text=nothing, translation=nothing)["score"].shape == (0,)
 
@@ -279,7 +281,7 @@ def test_a_version_is_a_number_and_is_not_overwritten(run, exported, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_bfloat16_is_half_as_large_and_says_so(run, exported, tmp_path):
+def test_bfloat16_is_smaller_and_says_so(run, exported, tmp_path):
     path = saved_model.export(run, tmp_path / "1", dtype="bfloat16")
     loaded = SavedTranslator(path)
     assert loaded.about["dtype"] == "bfloat16"
