@@ -106,9 +106,8 @@ def export(options):
 
 def translate(options):
     from keras_transformer.lines import translate_lines
-    from keras_transformer.saved_model import SavedTranslator
 
-    model = SavedTranslator(options.path)
+    model = _exported(options.path)
     if options.explain:
         _explain(model, options.explain)
         return
@@ -160,7 +159,6 @@ def evaluate(options):
     from keras_transformer import evaluation
     from keras_transformer.data.corpus import read_lines
     from keras_transformer.lines import translate_lines
-    from keras_transformer.saved_model import SavedTranslator
 
     evaluation.check_tokenizer(options.tokenize)
     sources = read_lines(options.source)
@@ -171,7 +169,7 @@ def evaluate(options):
             f"Received: {len(sources)} in {options.source!r}, "
             f"{len(references)} in {options.reference!r}."
         )
-    model = SavedTranslator(options.path)
+    model = _exported(options.path)
     progress = None
     if sys.stderr.isatty():
 
@@ -195,6 +193,18 @@ def evaluate(options):
     }
     print(json.dumps(result), flush=True)
     evaluation.remember(model.path, result)
+
+
+def _exported(path):
+    from keras_transformer.saved_model import SavedTranslator
+
+    model = SavedTranslator(path)
+    # Matrices are laid out once, not at every product: for processes that do
+    # not train. In float32 the layout depends on the number of rows, and the
+    # one that was kept is the wrong one for other batches.
+    if model.about["dtype"] == "bfloat16":
+        os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
+    return model
 
 
 def _function(model, options):

@@ -208,13 +208,10 @@ class InferenceModel:
 
     def _attend(self, queries, keys, values, away):
         """Equation 1: heads side by side, `(B·n, H·K)`, and the weights."""
-        scores = tf.matmul(queries, keys, transpose_b=True)
-        scores = tf.cast(scores, tf.float32) + away
-        # Softmax, and what follows on as few numbers as can be.
-        scores = tf.exp(scores - tf.reduce_max(scores, axis=-1, keepdims=True))
-        total = tf.reduce_sum(scores, axis=-1, keepdims=True)
-        weights = scores / total
-        x = tf.matmul(tf.cast(weights, values.dtype), values)
+        products = _products(queries, keys)
+        scores = _multiplied(queries, keys, products, transpose_b=True)
+        weights = _softmax(tf.cast(scores, tf.float32) + away)
+        x = _multiplied(tf.cast(weights, values.dtype), values, products)
         width = self.config.num_heads * self.value_dim
         return tf.reshape(_swapped(x), [-1, width]), weights
 
@@ -251,6 +248,38 @@ def _swapped(x):
     of floats to another thread, which costs ten times as much for so few."""
     kind = tf.int32 if x.dtype == tf.float32 else tf.int16
     return tf.bitcast(tf.transpose(tf.bitcast(x, kind), [0, 2, 1, 3]), x.dtype)
+
+
+def _products(queries, keys):
+    """How many products of numbers their scores are made of."""
+    batch, heads, rows, width = tf.unstack(tf.shape(queries))
+    # Fewer than 8 matrices may be as large as 8 are.
+    return tf.maximum(batch * heads, 8) * rows * width * tf.shape(keys)[2]
+
+
+def _multiplied(x, y, products, transpose_b=False):
+    """As long as one thread is enough, by the kernel that is not oneDNN's: it
+    needs a sixth of the time."""
+    return tf.cond(
+        products <= 2**17,
+        lambda: tf.raw_ops.BatchMatMulV3(
+            x=x, y=y, adj_y=transpose_b, Tout=x.dtype
+        ),
+        lambda: tf.matmul(x, y, transpose_b=transpose_b),
+    )
+
+
+def _softmax(scores):
+    """Likewise: up to so many, in parts."""
+
+    def in_parts():
+        large = tf.reduce_max(scores, axis=-1, keepdims=True)
+        weights = tf.exp(scores - large)
+        return weights / tf.reduce_sum(weights, axis=-1, keepdims=True)
+
+    return tf.cond(
+        tf.size(scores) < 2**15, in_parts, lambda: tf.nn.softmax(scores)
+    )
 
 
 def _linear(x, weights):

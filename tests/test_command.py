@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
 from keras_transformer import __main__ as command
+from keras_transformer import saved_model
 
 
 def run_command(capsys, *arguments):
@@ -248,3 +250,22 @@ def test_weights_can_be_chosen_again(run, tmp_path, capsys):
     )
     assert status == 0
     assert "Chosen: step" in captured.out
+
+
+FROZEN = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "before", "after"),
+    [
+        ("bfloat16", {}, "1"),
+        ("bfloat16", {FROZEN: "0"}, "0"),
+        ("float32", {}, None),
+    ],
+)
+def test_bfloat16_is_laid_out_once(monkeypatch, dtype, before, after):
+    monkeypatch.setattr(command.os, "environ", before)
+    loaded = types.SimpleNamespace(about={"dtype": dtype})
+    monkeypatch.setattr(saved_model, "SavedTranslator", lambda path: loaded)
+    assert command._exported("folder") is loaded
+    assert before.get(FROZEN) == after

@@ -30,28 +30,29 @@ def random_model(**config):
     return model
 
 
-def logits_along_random_beams(model, dtype, steps=6, beams=3):
+def logits_along_random_beams(model, dtype, copies=1, steps=6, beams=3):
     """Of our step, and of the whole model on the same prefixes."""
     fast = InferenceModel(model.config, inference_weights(model, dtype))
-    memory = fast.encode(SOURCE)
-    cache = fast.empty_cache(len(SOURCE), beams)
+    sources = np.repeat(SOURCE, copies, axis=0)
+    memory = fast.encode(sources)
+    cache = fast.empty_cache(len(sources), beams)
     rng = np.random.default_rng(2)
-    prefixes = np.full((len(SOURCE), beams, 1), 2, "int32")
+    prefixes = np.full((len(sources), beams, 1), 2, "int32")
     for index in range(steps):
         found, cache = fast.step(
             prefixes[..., -1], cache, tf.constant(index), memory
         )
         expected = model(
             {
-                "source": np.repeat(SOURCE, beams, axis=0),
+                "source": np.repeat(sources, beams, axis=0),
                 "target": prefixes.reshape(-1, index + 1),
             }
         )[:, -1]
         yield found.numpy(), expected.numpy()
-        origins = rng.integers(0, beams, size=(len(SOURCE), beams))
+        origins = rng.integers(0, beams, size=(len(sources), beams))
         cache = fast.reorder(cache, origins)
         prefixes = np.take_along_axis(prefixes, origins[..., None], axis=1)
-        new = rng.integers(4, 41, size=(len(SOURCE), beams, 1))
+        new = rng.integers(4, 41, size=(len(sources), beams, 1))
         prefixes = np.concatenate([prefixes, new], axis=2).astype("int32")
 
 
@@ -60,6 +61,13 @@ def test_steps_give_the_logits_of_the_model(config):
     """However beams go on from one another."""
     for found, expected in logits_along_random_beams(
         random_model(**config), "float32"
+    ):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_as_many_rows_as_other_kernels_take():
+    for found, expected in logits_along_random_beams(
+        random_model(), "float32", copies=401
     ):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 

@@ -1,6 +1,7 @@
 """The contract of the exported model, in this process and in others."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -172,6 +173,52 @@ else:
         )
 assert "keras_transformer" not in sys.modules
 print(json.dumps([[t.decode() for t in found[0]], found[1].tolist()]))
+"""
+
+
+def test_frozen_weights_are_each_models_own(run, exported, tmp_path):
+    """With TF_ONEDNN_ASSUME_FROZEN_WEIGHTS, whatever the batches are."""
+    other = Translator(
+        run.load_model(), run.source_tokenizer, run.target_tokenizer
+    )
+    for weight in other.model.weights:
+        weight.assign(1.1 * weight + 0.01)
+    saved_model.write(other, tmp_path / "other")
+    result = subprocess.run(
+        [sys.executable, "-c", FROZEN, exported, tmp_path / "other"],
+        check=True,
+        capture_output=True,
+        env=os.environ | {"TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"},
+    )
+    found = json.loads(result.stdout)
+    models = [
+        tf.saved_model.load(path) for path in (exported, tmp_path / "other")
+    ]
+    for (which, size), (translations, scores) in found:
+        text = tf.constant([f"room {i}" for i in range(size)])
+        expected = models[which].signatures["serving_default"](text=text)
+        assert [t.encode() for t in translations] == expected[
+            "translation"
+        ].numpy().tolist()
+        np.testing.assert_allclose(scores, expected["score"], atol=1e-4)
+    assert found[0][1] != found[1][1]
+
+
+FROZEN = """
+import json, sys
+import tensorflow as tf
+import tensorflow_text
+models = [tf.saved_model.load(path) for path in sys.argv[1:]]
+found = []
+for size in (3, 29, 1, 3):
+    for which, model in enumerate(models):
+        text = tf.constant([f"room {i}" for i in range(size)])
+        best = model.signatures["serving_default"](text=text)
+        translations = [t.decode() for t in best["translation"].numpy()]
+        found.append(
+            [[which, size], [translations, best["score"].numpy().tolist()]]
+        )
+print(json.dumps(found))
 """
 
 
