@@ -10,12 +10,7 @@ if chatter.is_command(__name__):
     chatter.silence()  # before the first import of Keras
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.decoding import (
-    beam_search,
-    greedy_search,
-    length_penalty,
-    sample,
-)
+from keras_transformer.decoding import beam_search, length_penalty
 from keras_transformer.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -32,6 +27,7 @@ from keras_transformer.losses import (
     TokenLoss,
 )
 from keras_transformer.model import Transformer
+from keras_transformer.sampling import greedy_search, sample
 from keras_transformer.schedule import TransformerSchedule
 
 __version__ = "0.1.0"

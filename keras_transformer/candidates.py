@@ -3,6 +3,8 @@
 Shapes: B batch, N rows, V vocabulary.
 """
 
+import copy
+
 from keras import ops
 
 NEVER = float("-inf")
@@ -30,6 +32,15 @@ class Rules:
             self.minima = (
                 needed if minima is None else ops.maximum(self.minima, needed)
             )
+
+    def of(self, rows):
+        """The rules of some rows alone."""
+        some = copy.copy(self)
+        for name in ("limits", "minima", "prefix"):
+            of_all = getattr(self, name)
+            if of_all is not None:
+                setattr(some, name, ops.take(of_all, rows, axis=0))
+        return some
 
     def forced(self, index):
         """The token of each row at this step, `(B,)`, -1 for any: the end

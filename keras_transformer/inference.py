@@ -59,8 +59,9 @@ class InferenceModel:
             "away": away,
         }
 
-    def empty_cache(self, batch, beams) -> dict:
-        """The cache of B sentences before the first step. It grows."""
+    def empty_cache(self, memory, beams) -> dict:
+        """The cache before the first step, with the memory. It grows."""
+        batch = tf.shape(memory["away"])[0]
         # No static shape: a loop wants it to be the same in all rounds.
         nothing = batch - batch
         heads = self.config.num_heads
@@ -77,16 +78,16 @@ class InferenceModel:
             ],
             # Which of the K each beam's ancestor was at each step.
             "ancestors": tf.zeros(tf.stack([batch, beams, nothing]), tf.int32),
+            "memory": memory,
         }
 
-    def step(self, tokens, cache, index, memory):
+    def step(self, tokens, cache, index):
         """One step of the decoder.
 
         Args:
             tokens: ids `(B, K)` at position `index`.
             cache: from `empty_cache`, or the step before.
             index: scalar, the position.
-            memory: from `encode`.
 
         Returns:
             float32 logits `(B·K, V)` of the next tokens, and the new cache.
@@ -97,9 +98,9 @@ class InferenceModel:
         ancestors = tf.concat([cache["ancestors"], own], axis=2)
         away = tf.one_hot(ancestors, beams, 0.0, FAR)
         away = tf.reshape(away, [batch, 1, beams, -1])  # [B, 1, K, (T + 1)·K]
-        x, heads, _ = self._decode(x, memory, away, cache["heads"])
+        x, heads, _ = self._decode(x, cache["memory"], away, cache["heads"])
         logits = tf.cast(_linear(x, self.weights["projection"]), tf.float32)
-        return logits, {"heads": heads, "ancestors": ancestors}
+        return logits, {**cache, "heads": heads, "ancestors": ancestors}
 
     def read(self, target, memory):
         """The decoder over a target that is known.
@@ -130,10 +131,13 @@ class InferenceModel:
     @staticmethod
     def reorder(cache, beams):
         """The cache when beams `(B, K)` go on: only ancestors change."""
-        return {
-            "heads": cache["heads"],
-            "ancestors": tf.gather(cache["ancestors"], beams, batch_dims=1),
-        }
+        ancestors = tf.gather(cache["ancestors"], beams, batch_dims=1)
+        return {**cache, "ancestors": ancestors}
+
+    @staticmethod
+    def keep(cache, sentences):
+        """The cache of these sentences `(n,)` alone."""
+        return tf.nest.map_structure(lambda x: tf.gather(x, sentences), cache)
 
     def _embedded(self, ids, embedding, positions):
         """Ids `(B, n)` at these positions: `(B·n, D)`."""

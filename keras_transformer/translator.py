@@ -305,15 +305,19 @@ class Translator:
         limits = tf.minimum(lengths + self.settings.extra_length, max_length)
         if model.config.positions == "learned":
             limits = tf.minimum(limits, model.config.max_length)
-        memory = model.encode(source)
+        cache = model.empty_cache(model.encode(source), beam_size)
 
         def step(tokens, cache, index):
-            tokens = tf.reshape(tokens, [-1, beam_size])
-            return model.step(tokens, cache, index, memory)
+            return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
 
-        cache = model.empty_cache(tf.shape(source)[0], beam_size)
         return beam_search(
-            step, cache, limits, beam_size, alpha, reorder=model.reorder
+            step,
+            cache,
+            limits,
+            beam_size,
+            alpha,
+            reorder=model.reorder,
+            keep=model.keep,
         )
 
     def _laid_out(self, dtype="float32"):

@@ -18,8 +18,15 @@ RULES = {
     "model": KERAS_ALONE,
     "schedule": KERAS_ALONE,
     "losses": KERAS_ALONE,
-    "candidates": KERAS_ALONE,
-    "decoding": KERAS_ALONE | {"keras_transformer.candidates"},
+    "candidates": KERAS_ALONE | {"copy"},
+    "sampling": KERAS_ALONE | {"keras_transformer.candidates"},
+    "decoding": KERAS_ALONE
+    | {
+        "collections.abc",
+        "dataclasses",
+        "keras_transformer.candidates",
+        "keras_transformer.sampling",
+    },
     "checks": {*KERAS_ALONE, "numpy"},
 }
 OUTER = ("tensorflow", "tensorflow_text", "tensorflow_datasets", "sacrebleu")

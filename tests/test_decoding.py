@@ -198,6 +198,42 @@ def test_a_sentence_does_not_depend_on_its_batch_mates(beam):
         np.testing.assert_allclose(scores[b], score[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("beam", [2, 5])
+def test_finished_sentences_may_leave_the_batch(beam):
+    """What is found stays the same, with rules of each sentence's own."""
+    model = TableModel(8, 7, vocab_size=7)
+    limits = [9, 2, 17, 5, 3, 11, 1]
+    rules = {
+        "minima": [1, 2, 7, 4, 1, 11, 1],
+        "prefix": [[-1], [5], [4], [-1], [6], [-1], [5]],
+    }
+    rows = []
+
+    def step(tokens, cache, index):
+        rows.append(len(tokens))
+        return model.step(tokens, cache, index)
+
+    def keep(cache, sentences):
+        def of(x):
+            x = ops.reshape(x, (-1, beam, 1))
+            return ops.reshape(ops.take(x, sentences, axis=0), (-1, 1))
+
+        return {name: of(x) for name, x in cache.items()}
+
+    start = model.start(beam)
+    ids, scores = beam_search(step, start, limits, beam, **rules)
+    assert set(rows) == {7 * beam}
+    steps, rows = len(rows), []
+    found, its_scores = beam_search(
+        step, start, limits, beam, **rules, keep=keep
+    )
+    np.testing.assert_array_equal(found, ids)
+    np.testing.assert_allclose(its_scores, scores, rtol=1e-5)
+    assert len(rows) == steps
+    assert sorted(rows, reverse=True) == rows
+    assert 7 * beam == rows[0] > rows[-1]
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 def test_limits_hold_and_every_hypothesis_ends(beam):
     model = TableModel(5, 3, vocab_size=11)

@@ -35,13 +35,11 @@ def logits_along_random_beams(model, dtype, copies=1, steps=6, beams=3):
     fast = InferenceModel(model.config, inference_weights(model, dtype))
     sources = np.repeat(SOURCE, copies, axis=0)
     memory = fast.encode(sources)
-    cache = fast.empty_cache(len(sources), beams)
+    cache = fast.empty_cache(memory, beams)
     rng = np.random.default_rng(2)
     prefixes = np.full((len(sources), beams, 1), 2, "int32")
     for index in range(steps):
-        found, cache = fast.step(
-            prefixes[..., -1], cache, tf.constant(index), memory
-        )
+        found, cache = fast.step(prefixes[..., -1], cache, tf.constant(index))
         expected = model(
             {
                 "source": np.repeat(sources, beams, axis=0),
@@ -95,9 +93,8 @@ def test_barred_ids_are_never_said():
     fast = InferenceModel(model.config, weights)
     logits, _ = fast.step(
         tf.constant([[2], [2]]),
-        fast.empty_cache(2, 1),
+        fast.empty_cache(fast.encode(SOURCE), 1),
         tf.constant(0),
-        fast.encode(SOURCE),
     )
     said = np.isfinite(logits.numpy())
     assert not said[:, [0, 7]].any()
@@ -115,21 +112,20 @@ def test_search_finds_what_it_finds_in_the_model(beam_size):
         return model.decode_step(tokens, cache, index, memory, SOURCE != 0)
 
     fast = InferenceModel(model.config, inference_weights(model))
-    encoded = fast.encode(SOURCE)
 
     def step(tokens, cache, index):
-        tokens = tf.reshape(tokens, [-1, beam_size])
-        return fast.step(tokens, cache, index, encoded)
+        return fast.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
 
     ids, scores = beam_search(
         plain, model.empty_cache(2 * beam_size, 11), limits, beam_size
     )
     found, found_scores = beam_search(
         step,
-        fast.empty_cache(2, beam_size),
+        fast.empty_cache(fast.encode(SOURCE), beam_size),
         limits,
         beam_size,
         reorder=fast.reorder,
+        keep=fast.keep,
     )
     np.testing.assert_array_equal(found, keras.ops.convert_to_numpy(ids))
     np.testing.assert_allclose(found_scores, scores, atol=1e-5)
