@@ -115,8 +115,8 @@ def beam_search(
         *_, done, scores, _ = search.steps(state, until=0)
         return done, scores
 
-    # Some steps, until a quarter of the sentences have ended; then these leave.
-    def some(rows, all_done, all_scores, *state):
+    # What has ended leaves the batch; all that was found is kept beside it.
+    def until_a_quarter_ended(rows, all_done, all_scores, *state):
         here = dataclasses.replace(search, rules=rules.of(rows))
         state = here.steps(state, until=ops.size(rows) * 3 // 4)
         index, *parts, cache = state
@@ -128,9 +128,12 @@ def beam_search(
         rows, *parts = (ops.take(x, going, axis=0) for x in (rows, *parts))
         return rows, all_done, all_scores, index, *parts, keep(cache, going)
 
+    def some_are_left(rows, all_done, all_scores, index, *_):
+        return (index < rules.longest) & (ops.size(rows) > 0)
+
     _, done, scores, *_ = ops.while_loop(
-        lambda rows, *_: ops.size(rows) > 0,
-        some,
+        some_are_left,
+        until_a_quarter_ended,
         (ops.arange(batch, dtype="int32"), hypotheses, nothing, *state),
     )
     return done, scores
