@@ -34,7 +34,8 @@ class Rules:
             )
 
     def of(self, rows):
-        """The rules of some rows alone."""
+        """The rules of some rows alone; `longest` stays that of all, since
+        sequences keep their width."""
         some = copy.copy(self)
         for name in ("limits", "minima", "prefix"):
             of_all = getattr(self, name)

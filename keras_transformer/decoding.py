@@ -1,10 +1,7 @@
 """Beam search over any step function: section 6.1.
 
-Shapes: B batch, K beam size, N rows (B or B·K), L length limit, V vocabulary.
-
-A step function takes the last tokens `(N,)`, a cache (any nested structure
-of tensors whose first axis is N) and the step, and gives the logits `(N, V)`
-of the next token and the new cache.
+Shapes: B batch, K beam size, N = B·K rows, L length limit, V vocabulary. What a
+step function is, `sampling` says.
 """
 
 import dataclasses
@@ -52,7 +49,7 @@ def beam_search(
     hypothesis is finished.
 
     Args:
-        step_fn: the step function, see above, for N = B·K rows.
+        step_fn: the step function, for N = B·K rows.
         cache: its first cache.
         limits: integers `(B,)`, the most tokens for each sentence, end token
             included. At least 1.
@@ -66,10 +63,10 @@ def beam_search(
             `None`. Where a limit is smaller, it counts.
         prefix: integers `(B, P)`, the tokens that every hypothesis of a
             sentence begins with, -1 where it is free, or `None`.
-
         keep: a function of the cache and of integers `(n,)`, the sentences
-            that go on, that gives the cache of these alone: with it, finished
-            ones leave the batch. For TensorFlow graphs whose B is not known.
+            that go on, that gives the cache of these alone. With it finished
+            sentences leave the batch, and step functions get fewer rows. For
+            TensorFlow alone, in a graph whose B is not static.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and

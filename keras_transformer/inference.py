@@ -274,7 +274,7 @@ def _multiplied(x, y, products, transpose_b=False):
 
 
 def _softmax(scores):
-    """Likewise: up to so many, in parts."""
+    """Likewise: oneDNN's costs as much as 32,000 numbers do in parts."""
 
     def in_parts():
         large = tf.reduce_max(scores, axis=-1, keepdims=True)

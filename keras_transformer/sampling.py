@@ -1,7 +1,10 @@
 """One hypothesis a row, over any step function: greedy search and sampling.
 
-Shapes: B batch, L length limit, V vocabulary. The step function is that of
-`decoding`, for N = B rows.
+Shapes: B batch, N rows (here B), L length limit, V vocabulary.
+
+A step function takes the last tokens `(N,)`, a cache (any nested structure
+of tensors whose first axis is N) and the step, and gives the logits `(N, V)`
+of the next token and the new cache.
 """
 
 import keras
