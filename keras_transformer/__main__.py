@@ -227,6 +227,7 @@ _SHAPE = (
     "attention_dropout_rate",
     "activation_dropout_rate",
     "norm_first",
+    "initializer_scale",
 )
 # What is not part of the recipe of a run.
 _NOT_KEPT = ("out", "steps", "resume", "deterministic")

@@ -118,12 +118,27 @@ def parser() -> argparse.ArgumentParser:
             help="default: 0, as in the paper",
         )
     sub.add_argument(
+        "--r-drop",
+        default=0.0,
+        type=float,
+        metavar="ALPHA",
+        help="every batch twice, and the two predictions drawn together; twice "
+        "the work",
+    )
+    sub.add_argument(
         "--bpe-dropout",
         default=0.0,
         type=float,
         metavar="P",
         help="of merges: other word pieces in every epoch; for languages that "
         "write spaces",
+    )
+    sub.add_argument(
+        "--initializer-scale",
+        type=float,
+        metavar="X",
+        help="of the matrices' variance; default: 1, Glorot's; 0.5 for "
+        "post-norm and high rates",
     )
     sub.add_argument(
         "--norm-first", action="store_true", default=None, help="pre-norm"

@@ -46,6 +46,7 @@ class TransformerConfig:
     activation: str = "relu"
     use_bias: bool = True
     layer_norm_epsilon: float = 1e-6
+    initializer_scale: float = 1.0  # of VarianceScaling; 1 is Glorot's
 
     def __post_init__(self):
         for field in ("vocab_size", "num_layers", "d_model", "num_heads"):
@@ -56,6 +57,7 @@ class TransformerConfig:
             if field.name.endswith("dropout_rate"):
                 rate = getattr(self, field.name)
                 self._check(field.name, 0 <= rate < 1, "in [0, 1)")
+        self._check("initializer_scale", self.initializer_scale > 0, "positive")
         if self.key_dim is None and self.d_model % self.num_heads:
             raise ValueError(
                 "`d_model` must be divisible by `num_heads`. Received: "

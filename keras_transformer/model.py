@@ -63,6 +63,9 @@ class Transformer(keras.Model):
             "activation": config.activation,
             "use_bias": config.use_bias,
             "layer_norm_epsilon": config.layer_norm_epsilon,
+            "kernel_initializer": keras.initializers.VarianceScaling(
+                config.initializer_scale, "fan_avg", "uniform"
+            ),
             "dtype": dtype,
         }
         shared = config.shared_vocabulary

@@ -51,6 +51,7 @@ class Recipe:
     warmup_steps: int = 4000  # §5.3
     learning_rate_scale: float = 1.0  # on equation 3; not in the paper
     label_smoothing: float = 0.1  # §5.4
+    r_drop: float = 0.0  # α of R-Drop; not in the paper
     bpe_dropout: float = 0.0  # of merges, in training; not in the paper
     global_clipnorm: float | None = None  # of the gradient; not in the paper
     gradient_accumulation_steps: int = 1  # parts of a batch, for less memory
@@ -67,6 +68,7 @@ class Recipe:
         self._check(
             "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
         )
+        self._check("r_drop", self.r_drop >= 0, "at least 0")
         self._check("bpe_dropout", 0 <= self.bpe_dropout < 1, "in [0, 1)")
         self._check(
             "learning_rate_scale", self.learning_rate_scale > 0, "positive"

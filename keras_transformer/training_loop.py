@@ -46,7 +46,7 @@ class Loop:
         self.every = recipe.validate_every
         self.strategy = strategy
         settings = model, recipe.label_smoothing, strategy
-        self.training_step = make_training_step(*settings)
+        self.training_step = make_training_step(*settings, recipe.r_drop)
         self.evaluation_step = make_evaluation_step(*settings)
         self.count = make_count(strategy)
 

@@ -6,7 +6,8 @@ the sum over all real target tokens of the whole batch, divided by their
 number: parts carry weights of 1 / that number, so that losses and gradients
 are simply added.
 
-Shapes: A parts, B rows of a part, S source length, T target length, D d_model.
+Shapes: A parts, R passes, B rows of a part, S source length, T target length,
+D d_model, N real tokens.
 """
 
 import tensorflow as tf
@@ -15,13 +16,14 @@ from keras_transformer.config import PAD
 from keras_transformer.projection_loss import projection_loss
 
 
-def make_training_step(model, label_smoothing, strategy):
+def make_training_step(model, label_smoothing, strategy, r_drop=0.0):
     """The function `step(iterator, wishes)` that updates a compiled model.
 
     Args:
         model: a `Transformer` with an optimizer, built under `strategy`.
         label_smoothing: ε, section 5.4.
         strategy: a `tf.distribute` strategy.
+        r_drop: α of R-Drop, see `projection_loss`. Defaults to 0: one pass.
 
     Returns:
         A function that takes the next batch, see `data.batches`, and gives
@@ -31,7 +33,8 @@ def make_training_step(model, label_smoothing, strategy):
 
     def update(batch, wishes):
         gradients, sums = _over_parts(
-            lambda part: _gradients(model, part, label_smoothing), batch
+            lambda part: _gradients(model, part, label_smoothing, r_drop),
+            batch,
         )
         model.optimizer.apply(gradients, model.trainable_variables)
         return {**sums, "wishes": tf.identity(wishes)}
@@ -100,13 +103,18 @@ def _over_parts(function, batch):
     return sums
 
 
-def _gradients(model, part, label_smoothing):
+def _gradients(model, part, label_smoothing, r_drop=0.0):
     """Dense gradients of every trainable variable, and the sums."""
     variables = [v.value for v in model.trainable_variables]
+    passes = 2 if r_drop else 1
+    inputs = {
+        name: tf.concat([part[name]] * passes, axis=0)
+        for name in ("source", "target")
+    }
     with tf.GradientTape() as tape:
-        features = model.features(part, training=True)  # [B, T, D]
+        features = model.features(inputs, training=True)  # [R·B, T, D]
     sums, d_features, d_table = _loss(
-        model, features, part, label_smoothing, gradients=True
+        model, features, part, label_smoothing, gradients=True, r_drop=r_drop
     )
     gradients = tape.gradient(
         features, variables, d_features, tf.UnconnectedGradients.ZERO
@@ -120,21 +128,23 @@ def _gradients(model, part, label_smoothing):
     return gradients, sums
 
 
-def _loss(model, features, part, label_smoothing, gradients):
+def _loss(model, features, part, label_smoothing, gradients, r_drop=0.0):
     """Sums over the real tokens of a part, and the gradients with respect to
     the features and the table of the projection."""
     labels = tf.reshape(part["labels"], (-1,))
-    real = tf.where(tf.not_equal(labels, PAD))  # [N, 1]
+    real = tf.where(tf.not_equal(labels, PAD))[:, 0]  # [N]
     shape = tf.shape(features)
-    features = tf.reshape(features, (-1, features.shape[-1]))
+    passes = 2 if r_drop else 1
+    features = tf.reshape(features, (passes, -1, features.shape[-1]))
     table = tf.cast(model.target_embedding.embeddings, features.dtype)
     result = projection_loss(
-        tf.gather_nd(features, real),
+        tf.gather(features, real, axis=1),
         table,
-        tf.gather_nd(labels, real),
-        tf.gather_nd(tf.reshape(part["weights"], (-1,)), real),
+        tf.gather(labels, real),
+        tf.gather(tf.reshape(part["weights"], (-1,)), real),
         label_smoothing,
         gradients,
+        r_drop,
     )
     sums = {
         "loss": tf.reduce_sum(result["loss"]),
@@ -143,10 +153,12 @@ def _loss(model, features, part, label_smoothing, gradients):
     }
     if not gradients:
         return sums, None, None
-    d_features = tf.scatter_nd(
-        real, result["d_features"], tf.shape(features, tf.int64)
-    )
-    return sums, tf.reshape(d_features, shape), result["d_table"]
+    place = tf.shape(features, tf.int64)[1:]
+    d_features = [
+        tf.scatter_nd(real[:, None], d, place)
+        for d in tf.unstack(result["d_features"])
+    ]
+    return sums, tf.reshape(tf.stack(d_features), shape), result["d_table"]
 
 
 def _add_to(dense, gradient):
