@@ -7,6 +7,8 @@ import copy
 
 from keras import ops
 
+from keras_transformer.gather import gather
+
 NEVER = float("-inf")
 
 
@@ -117,8 +119,7 @@ def _without_end(logits, early, end_id):
 
 def _of_each(values, tokens):
     """`(N, V)` at one token of each row, `(N, 1)`; at any, if negative."""
-    tokens = ops.maximum(tokens, 0)[:, None]
-    return ops.take_along_axis(values, tokens, axis=1)
+    return gather(values, ops.maximum(tokens, 0)[:, None])
 
 
 def _log_sum_exp(logits, likely):
@@ -137,15 +138,15 @@ def _top_k(logits, count):
         best, tokens = ops.top_k(logits, count)
         return best, ops.cast(tokens, "int32")
     chunks = width // chunk
-    maxima = ops.max(ops.reshape(logits, (-1, chunks, chunk)), axis=-1)
+    logits = ops.reshape(logits, (-1, chunks, chunk))
+    maxima = ops.max(logits, axis=-1)
     several = at_most(count, chunks)
     # In order, so that of equals the first is found.
     where = ops.sort(ops.cast(ops.top_k(maxima, several)[1], "int32"), axis=-1)
-    rows = ops.arange(ops.shape(logits)[0], dtype="int32")[:, None] * chunks
-    few = ops.take(ops.reshape(logits, (-1, chunk)), rows + where, axis=0)
+    few = gather(logits, where)
     best, found = ops.top_k(ops.reshape(few, (-1, several * chunk)), count)
     found = ops.cast(found, "int32")
-    where = ops.take_along_axis(where, found // chunk, axis=-1)
+    where = gather(where, found // chunk)
     return best, where * chunk + found % chunk
 
 

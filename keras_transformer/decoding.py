@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_transformer.candidates import NEVER, Rules, at_most, most_probable
 from keras_transformer.config import END, PAD, START
+from keras_transformer.gather import gather
 from keras_transformer.sampling import greedy_search
 
 
@@ -185,15 +186,13 @@ class _Search:
                 ops.reshape(candidates, shape), 2 * beam_size
             )  # [B, 2K]
             found = ops.cast(found, "int32")
-            tokens = ops.take_along_axis(
-                ops.reshape(tokens, shape), found, axis=1
-            )
+            tokens = gather(ops.reshape(tokens, shape), found)
             beams = found // several
             ends = ops.equal(tokens, rules.end_id)
 
             here = ops.equal(positions, index)
             extended = ops.where(
-                here, tokens[..., None], _pick(alive, beams)
+                here, tokens[..., None], gather(alive, beams)
             )  # [B, 2K, L]
 
             # Finished: ends among the K best, with the K best kept so far
@@ -210,7 +209,7 @@ class _Search:
             scores, kept = ops.top_k(
                 ops.concatenate([scores, new_scores], axis=1), beam_size
             )
-            done = _pick(
+            done = gather(
                 ops.concatenate([done, new_done], axis=1),
                 ops.cast(kept, "int32"),
             )
@@ -221,11 +220,9 @@ class _Search:
                 ops.where(going_on, best, NEVER), beam_size
             )
             kept = ops.cast(kept, "int32")
-            alive = _pick(extended, kept)
-            tokens = ops.take_along_axis(tokens, kept, axis=1)
-            cache = self.reorder(
-                cache, ops.take_along_axis(beams, kept, axis=1)
-            )
+            alive = gather(extended, kept)
+            tokens = gather(tokens, kept)
+            cache = self.reorder(cache, gather(beams, kept))
             return index + 1, tokens, alive, log_probs, done, scores, cache
 
         return ops.while_loop(unfinished, step, state)
@@ -239,8 +236,3 @@ def _reordered(cache, beams):
     return keras.tree.map_structure(
         lambda x: ops.take(x, origin, axis=0), cache
     )
-
-
-def _pick(sequences, beams):
-    """`(B, n, L)` at beams `(B, m)` gives `(B, m, L)`."""
-    return ops.take_along_axis(sequences, beams[..., None], axis=1)

@@ -39,13 +39,14 @@ class InferenceModel:
         places = tf.range(tf.shape(source)[1])
         table = self.weights.get("source", self.weights["target"])
         x = self._embedded(source, table, places)  # [B·S, D]
+        few = self._are_few(x, away)
         for layer in self.weights["encoder"]:
 
             def attend(h, layer=layer):
                 queries, keys, values = self._project(
                     h, layer["self"], batch, 1
                 )
-                return self._attend(queries, keys, values, away)[0]
+                return self._attend(queries, keys, values, away, few)[0]
 
             x = self._sublayer(x, layer, "self_norm", "self_output", attend)
             x = self._feed_forward(x, layer)
@@ -160,6 +161,8 @@ class InferenceModel:
         """
         batch = tf.shape(memory["away"])[0]
         heads, attention = [], []
+        few = self._are_few(x, away)
+        few_of_memory = self._are_few(x, memory["away"])
         for i, layer in enumerate(self.weights["decoder"]):
 
             def attend(h, i=i, layer=layer):
@@ -170,14 +173,17 @@ class InferenceModel:
                         for pair in zip(cache[i], new, strict=True)
                     ]
                 heads.append(tuple(new))
-                return self._attend(queries, *new, away)[0]
+                return self._attend(queries, *new, away, few)[0]
 
             def attend_to_memory(h, i=i, layer=layer):
                 queries = self._split_heads(
                     _linear(h, layer["query"]), batch, self.key_dim
                 )
                 x, weights = self._attend(
-                    queries, *memory["heads"][i], memory["away"]
+                    queries,
+                    *memory["heads"][i],
+                    memory["away"],
+                    few_of_memory,
                 )
                 attention.append(weights)
                 return x
@@ -199,7 +205,11 @@ class InferenceModel:
         heads = self.config.num_heads
         widths = [self.key_dim] * (queries + 1) + [self.value_dim]
         sizes = [heads * width for width in widths]
-        parts = tf.split(_linear(x, weights), sizes, axis=1)
+        x = _linear(x, weights)
+        if self.key_dim == self.value_dim:  # all heads at once
+            x = self._split_heads(x, batch, self.key_dim)
+            return tuple(tf.split(x, len(widths), axis=1))
+        parts = tf.split(x, sizes, axis=1)
         return tuple(
             self._split_heads(part, batch, width)
             for part, width in zip(parts, widths, strict=True)
@@ -207,15 +217,23 @@ class InferenceModel:
 
     def _split_heads(self, x, batch, width):
         """`(B·n, H·K)` to `(B, H, n, K)`."""
-        x = tf.reshape(x, [batch, -1, self.config.num_heads, width])
+        x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
         return _swapped(x)
 
-    def _attend(self, queries, keys, values, away):
+    def _are_few(self, x, away):
+        """Whether the scores of rows `(B·n, D)` are made of so few products
+        that one thread is enough."""
+        rows, keys = tf.shape(x)[0], tf.shape(away)[-1]
+        width = self.config.num_heads * self.key_dim
+        return rows * keys * width <= 2**18
+
+    def _attend(self, queries, keys, values, away, few):
         """Equation 1: heads side by side, `(B·n, H·K)`, and the weights."""
-        products = _products(queries, keys)
-        scores = _multiplied(queries, keys, products, transpose_b=True)
-        weights = _softmax(tf.cast(scores, tf.float32) + away)
-        x = _multiplied(tf.cast(weights, values.dtype), values, products)
+        x, weights = tf.cond(
+            few,
+            lambda: _few_attend(queries, keys, values, away),
+            lambda: _many_attend(queries, keys, values, away),
+        )
         width = self.config.num_heads * self.value_dim
         return tf.reshape(_swapped(x), [-1, width]), weights
 
@@ -254,36 +272,25 @@ def _swapped(x):
     return tf.bitcast(tf.transpose(tf.bitcast(x, kind), [0, 2, 1, 3]), x.dtype)
 
 
-def _products(queries, keys):
-    """How many products of numbers their scores are made of."""
-    batch, heads, rows, width = tf.unstack(tf.shape(queries))
-    # Fewer than 8 matrices may be as large as 8 are.
-    return tf.maximum(batch * heads, 8) * rows * width * tf.shape(keys)[2]
-
-
-def _multiplied(x, y, products, transpose_b=False):
-    """As long as one thread is enough, by the kernel that is not oneDNN's: it
-    needs a sixth of the time."""
-    return tf.cond(
-        products <= 2**17,
-        lambda: tf.raw_ops.BatchMatMulV3(
-            x=x, y=y, adj_y=transpose_b, Tout=x.dtype
-        ),
-        lambda: tf.matmul(x, y, transpose_b=transpose_b),
+def _few_attend(queries, keys, values, away):
+    """As long as one thread is enough, by kernels that are not oneDNN's: they
+    need a sixth of the time."""
+    scores = tf.raw_ops.BatchMatMulV3(
+        x=queries, y=keys, adj_y=True, Tout=keys.dtype
     )
-
-
-def _softmax(scores):
-    """Likewise: oneDNN's costs as much as 32,000 numbers do in parts."""
-
-    def in_parts():
-        large = tf.reduce_max(scores, axis=-1, keepdims=True)
-        weights = tf.exp(scores - large)
-        return weights / tf.reduce_sum(weights, axis=-1, keepdims=True)
-
-    return tf.cond(
-        tf.size(scores) < 2**15, in_parts, lambda: tf.nn.softmax(scores)
+    scores = tf.cast(scores, tf.float32) + away
+    weights = tf.exp(scores - tf.reduce_max(scores, axis=-1, keepdims=True))
+    weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
+    x = tf.raw_ops.BatchMatMulV3(
+        x=tf.cast(weights, values.dtype), y=values, Tout=values.dtype
     )
+    return x, weights
+
+
+def _many_attend(queries, keys, values, away):
+    scores = tf.matmul(queries, keys, transpose_b=True)
+    weights = tf.nn.softmax(tf.cast(scores, tf.float32) + away)
+    return tf.matmul(tf.cast(weights, values.dtype), values), weights
 
 
 def _linear(x, weights):

@@ -18,13 +18,15 @@ RULES = {
     "model": KERAS_ALONE,
     "schedule": KERAS_ALONE,
     "losses": KERAS_ALONE,
-    "candidates": KERAS_ALONE | {"copy"},
+    "gather": {"keras", "tensorflow"},
+    "candidates": KERAS_ALONE | {"copy", "keras_transformer.gather"},
     "sampling": KERAS_ALONE | {"keras_transformer.candidates"},
     "decoding": KERAS_ALONE
     | {
         "collections.abc",
         "dataclasses",
         "keras_transformer.candidates",
+        "keras_transformer.gather",
         "keras_transformer.sampling",
     },
     "checks": {*KERAS_ALONE, "numpy"},
