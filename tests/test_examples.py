@@ -94,3 +94,28 @@ def test_paper_recipes(corpus, tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.count('"sentences": 70') == 2
     assert "average of 2" in out
+
+
+def test_small_corpus(corpus, tmp_path, capsys, recipe):
+    import dataclasses
+
+    example = load("small_corpus")
+    small = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
+    recipe = dataclasses.replace(recipe, steps=2, validate_every=2)
+    for _ in range(2):  # the second time finds all done
+        run = example.main(recipe, tmp_path, final_steps=2, **small)
+    out = capsys.readouterr().out
+    assert out.count("700 pairs have become 2,100.") == 2
+    assert out.count("Nothing to do") == 3
+    source, target = (
+        (tmp_path / "corpus" / f"train.{language}").read_text().split("\n")
+        for language in ("en", "de")
+    )
+    texts = (
+        (tmp_path / f"{way}-1" / "training-text.txt").read_text().split("\n")
+        for way in ("forward", "backward")
+    )
+    forward, backward = texts
+    assert source == source[:700] + source[:700] + backward
+    assert target == target[:700] + forward[:-1] + target[:700] + [""]
+    assert run.folder == tmp_path / "final"
