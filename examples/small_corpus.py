@@ -13,17 +13,19 @@ A second start goes on where the first one stopped. What it makes:
     corpus/                    the files of all pairs, original and made
     final/                     the run to export
 
-Promise: none here, it takes hours; the test does it in miniature. README has
-what it gave on Multi30k.
+Promise: none here, it takes hours; the test does it in miniature.
 """
 
 import argparse
 import dataclasses
 import pathlib
+import re
 
+from keras_transformer import checkpoints
 from keras_transformer.data.corpus import load_pairs, read_lines
 from keras_transformer.lines import translate_lines
 from keras_transformer.run import Recipe, open_run, start_run
+from keras_transformer.saved_model import digest
 from keras_transformer.training import train
 from keras_transformer.translator import SearchSettings, Translator, compiled
 
@@ -43,7 +45,12 @@ SHAPE = {"norm_first": True, "dropout_rate": 0.3}
 
 def main(recipe, folder, models=1, final_steps=FINAL_STEPS, **shape):
     """Does what is not done yet, and gives the run that was trained last."""
-    folder = pathlib.Path(folder)
+    if models < 1:
+        raise ValueError(
+            f"`models` must be positive. Received: models={models}"
+        )
+    recipe = dataclasses.replace(recipe, test_split=None)
+    folder = pathlib.Path(folder).resolve()
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
     shape = {**SHAPE, **shape}
@@ -66,37 +73,52 @@ def diversified(recipe, folder, models, shape):
     backward = dataclasses.replace(
         recipe, source=recipe.target, target=recipe.source
     )
-    every = pairs[:]
+    made = []
     for seed in range(1, models + 1):
         one = dataclasses.replace(recipe, seed=seed)
         run = trained(folder / f"forward-{seed}", one, shape)
-        made = translated(run, [source for source, _ in pairs])
-        every += [
+        lines = translated(run, [source for source, _ in pairs])
+        made += [
             (source, line)
-            for (source, _), line in zip(pairs, made, strict=True)
+            for (source, _), line in zip(pairs, lines, strict=True)
         ]
         one = dataclasses.replace(backward, seed=seed)
         run = trained(folder / f"backward-{seed}", one, shape)
-        made = translated(run, [target for _, target in pairs])
-        every += [
+        lines = translated(run, [target for _, target in pairs])
+        made += [
             (line, target)
-            for (_, target), line in zip(pairs, made, strict=True)
+            for (_, target), line in zip(pairs, lines, strict=True)
         ]
-    # What comes out as it was is no new pair.
-    every = list(dict.fromkeys(every))
-    print(f"{len(pairs):,} pairs have become {len(every):,}.")
-    return every
+    # What comes out as it was, or twice, is no new pair.
+    known = set(pairs)
+    new = [pair for pair in dict.fromkeys(made) if pair not in known]
+    print(f"To {len(pairs):,} pairs have come {len(new):,}.")
+    return pairs + new
 
 
 def pairs_of(recipe, split):
-    pairs = load_pairs(recipe.corpus, split, recipe.source, recipe.target)
-    return list(zip(pairs.source, pairs.target, strict=True))
+    """Pairs of one-line sentences, as files want them."""
+    pairs = load_pairs(
+        recipe.corpus, split, recipe.source, recipe.target, recipe.data_dir
+    )
+    sides = (
+        [" ".join(re.split(r"[\r\n]+", line)) for line in side]
+        for side in (pairs.source, pairs.target)
+    )
+    return list(zip(*sides, strict=True))
 
 
 def trained(folder, recipe, shape):
     """The run of this folder, with all its steps."""
     if folder.exists():
         run = open_run(folder)
+        found = dataclasses.replace(run.recipe, steps=recipe.steps)
+        has = {name: getattr(run.config, name) for name in shape}
+        if found != recipe or has != shape:
+            raise ValueError(
+                f"{str(folder)!r} is a run of another recipe or shape. "
+                f"Received: {recipe}, {shape}. Name another folder."
+            )
     else:
         run = start_run(folder, "tiny", recipe, **shape)
     train(run, recipe.steps)
@@ -105,10 +127,11 @@ def trained(folder, recipe, shape):
 
 def translated(run, lines):
     """What a run makes of lines; kept in its folder, since it takes long."""
-    path = run.folder / "training-text.txt"
+    model = run.load_model()
+    path = run.folder / f"training-text-{digest(model)[:12]}.txt"
     if not path.exists():
         translator = Translator(
-            run.load_model(),
+            model,
             run.source_tokenizer,
             run.target_tokenizer,
             SearchSettings(),
@@ -124,10 +147,8 @@ def write(corpus, split, recipe, pairs):
 
 
 def write_lines(path, lines):
-    """All or none."""
-    aside = path.with_name(f".{path.name}")
-    aside.write_text("".join(f"{x}\n" for x in lines), "utf-8", newline="\n")
-    aside.replace(path)
+    with checkpoints.write_aside(path) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
 
 
 if __name__ == "__main__":

@@ -122,8 +122,8 @@ def parser() -> argparse.ArgumentParser:
         default=0.0,
         type=float,
         metavar="ALPHA",
-        help="every batch twice, and the two predictions drawn together; twice "
-        "the work",
+        help="every batch twice, under other dropout, and the two predictions "
+        "drawn together: 5 in R-Drop's paper; twice the work and memory",
     )
     sub.add_argument(
         "--bpe-dropout",

@@ -100,7 +100,7 @@ def draw(logits, forced, early, end_id, chances, temperature, top_k, top_p):
     above = (below > chances[:, None] * below[:, -1:]) & (weights > 0)
     found = ops.cast(ops.argmax(above, axis=-1), "int32")[:, None]
     tokens = ops.broadcast_to(tokens, ops.shape(best))
-    drawn = ops.take_along_axis(tokens, found, axis=1)[:, 0]
+    drawn = gather(tokens, found)[:, 0]
     # Where all else is too early or impossible, what is left.
     possible = ops.any(weights > 0, axis=-1)
     drawn = ops.where(

@@ -5,7 +5,8 @@ from keras import ops
 
 
 def gather(values, indices):
-    """`(B, n, …)` at indices `(B, m)`, none of them negative: `(B, m, …)`."""
+    """Values `(B, n, …)` at integers `(B, m)`, none of them negative:
+    `(B, m, …)`, of the type of the values."""
     if keras.backend.backend() == "tensorflow":
         # One operation. `take_along_axis` is 25 there, and they were a third
         # of all in a step of a small model.

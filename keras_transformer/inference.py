@@ -202,13 +202,12 @@ class InferenceModel:
 
     def _project(self, x, weights, batch, queries):
         """Queries (as many groups as told), keys and values, by head."""
-        heads = self.config.num_heads
         widths = [self.key_dim] * (queries + 1) + [self.value_dim]
-        sizes = [heads * width for width in widths]
         x = _linear(x, weights)
         if self.key_dim == self.value_dim:  # all heads at once
             x = self._split_heads(x, batch, self.key_dim)
             return tuple(tf.split(x, len(widths), axis=1))
+        sizes = [self.config.num_heads * width for width in widths]
         parts = tf.split(x, sizes, axis=1)
         return tuple(
             self._split_heads(part, batch, width)
@@ -216,19 +215,26 @@ class InferenceModel:
         )
 
     def _split_heads(self, x, batch, width):
-        """`(B·n, H·K)` to `(B, H, n, K)`."""
+        """`(B·n, G·K)`, of G heads, to `(B, G, n, K)`."""
         x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
         return _swapped(x)
 
     def _are_few(self, x, away):
         """Whether the scores of rows `(B·n, D)` are made of so few products
-        that one thread is enough."""
-        rows, keys = tf.shape(x)[0], tf.shape(away)[-1]
+        that one thread is enough. In 64 bits: there may be 2³¹ and more."""
+        rows = tf.shape(x, tf.int64)[0]
+        keys = tf.shape(away, tf.int64)[-1]
         width = self.config.num_heads * self.key_dim
         return rows * keys * width <= 2**18
 
     def _attend(self, queries, keys, values, away, few):
-        """Equation 1: heads side by side, `(B·n, H·K)`, and the weights."""
+        """Equation 1: heads side by side, `(B·n, H·K)`, and the weights.
+
+        Args:
+            queries: `(B, H, n, K)`; keys, values `(B, H, T, K)`.
+            away: float32, added to the scores `(B, H, n, T)`.
+            few: from `_are_few`.
+        """
         x, weights = tf.cond(
             few,
             lambda: _few_attend(queries, keys, values, away),
@@ -273,8 +279,8 @@ def _swapped(x):
 
 
 def _few_attend(queries, keys, values, away):
-    """As long as one thread is enough, by kernels that are not oneDNN's: they
-    need a sixth of the time."""
+    """As long as one thread is enough, by kernels that are not oneDNN's: these
+    need a sixth of the time for a product, and a quarter for a softmax."""
     scores = tf.raw_ops.BatchMatMulV3(
         x=queries, y=keys, adj_y=True, Tout=keys.dtype
     )
@@ -288,6 +294,7 @@ def _few_attend(queries, keys, values, away):
 
 
 def _many_attend(queries, keys, values, away):
+    """The same by oneDNN's kernels."""
     scores = tf.matmul(queries, keys, transpose_b=True)
     weights = tf.nn.softmax(tf.cast(scores, tf.float32) + away)
     return tf.matmul(tf.cast(weights, values.dtype), values), weights

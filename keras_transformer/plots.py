@@ -27,7 +27,7 @@ def plot_training(folder) -> pathlib.Path | None:
         values = [line.get(name) for line in lines]
         axes.plot(steps, values, style, color=color, marker=dots, label=label)
 
-    draw(loss, "loss", "training, smoothed, with dropout", "C0", "--")
+    draw(loss, "loss", "training, as minimised", "C0", "--")
     draw(loss, "nll", "training, with dropout", "C0")
     draw(loss, "val_loss", "validation, smoothed", "C1", "--")
     draw(loss, "val_nll", "validation", "C1")

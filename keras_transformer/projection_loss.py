@@ -37,9 +37,9 @@ def projection_loss(
             taken.
         label_smoothing: ε. Defaults to 0.
         gradients: whether to compute them. Defaults to True.
-        r_drop: α of R-Drop (Liang et al. 2021, equation 4), which adds
-            α / 2 · `disagreement` of the two passes to the mean of their
-            losses. Defaults to 0.
+        r_drop: α of R-Drop (Liang et al. 2021, equation 4, of which this is
+            half): α / 2 · `disagreement` of the two passes is added to the
+            mean of their losses. Defaults to 0.
 
     Returns:
         A dictionary of float32 tensors: `loss` and `nll`, `(N,)`, smoothed
@@ -48,12 +48,13 @@ def projection_loss(
         `(V, D)`.
     """
     passes, tokens = features.shape[0], tf.shape(features)[1]
+    size = CHUNK // 4 if r_drop else CHUNK  # there it takes more room
     weights = weights / passes
     weighted = features * tf.cast(weights, features.dtype)[:, None]
 
     def chunk(start, nll, loss, d_features, d_table):
-        end = tf.minimum(start + CHUNK, tokens)
-        i = start // CHUNK
+        end = tf.minimum(start + size, tokens)
+        i = start // size
         views = features[:, start:end]
         logits = [
             tf.cast(tf.matmul(x, table, transpose_b=True), tf.float32)
@@ -84,7 +85,7 @@ def projection_loss(
         return end, nll, loss, d_features, d_table
 
     # An array of no chunks cannot be joined: no tokens are one empty chunk.
-    chunks = tf.maximum(1, -(-tokens // CHUNK))
+    chunks = tf.maximum(1, -(-tokens // size))
     width = features.shape[-1]
     _, nll, loss, d_features, d_table = tf.while_loop(
         lambda start, nll, *_: (start < tokens) | tf.equal(start, 0),

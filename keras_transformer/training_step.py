@@ -27,7 +27,8 @@ def make_training_step(model, label_smoothing, strategy, r_drop=0.0):
 
     Returns:
         A function that takes the next batch, see `data.batches`, and gives
-        sums over all replicas: `loss` and `nll` over real target tokens,
+        sums over all replicas: `loss`, which is what is minimised, R-Drop's
+        part included, and `nll` over real target tokens,
         `tokens`, and the vector `wishes` that each worker passed.
     """
 

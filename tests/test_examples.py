@@ -96,26 +96,44 @@ def test_paper_recipes(corpus, tmp_path, capsys):
     assert "average of 2" in out
 
 
-def test_small_corpus(corpus, tmp_path, capsys, recipe):
+def test_small_corpus(corpus, tmp_path, recipe, monkeypatch):
     import dataclasses
 
     example = load("small_corpus")
     small = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
     recipe = dataclasses.replace(recipe, steps=2, validate_every=2)
-    for _ in range(2):  # the second time finds all done
-        run = example.main(recipe, tmp_path, final_steps=2, **small)
-    out = capsys.readouterr().out
-    assert out.count("700 pairs have become 2,100.") == 2
-    assert out.count("Nothing to do") == 3
-    source, target = (
-        (tmp_path / "corpus" / f"train.{language}").read_text().split("\n")
-        for language in ("en", "de")
-    )
-    texts = (
-        (tmp_path / f"{way}-1" / "training-text.txt").read_text().split("\n")
-        for way in ("forward", "backward")
-    )
-    forward, backward = texts
-    assert source == source[:700] + source[:700] + backward
-    assert target == target[:700] + forward[:-1] + target[:700] + [""]
-    assert run.folder == tmp_path / "final"
+    sources, targets = zip(*example.pairs_of(recipe, "train"), strict=True)
+    given = []
+
+    def translated(run, lines):
+        given.append((run.recipe.source, tuple(lines)))
+        return [*(f"{run.recipe.target} {line}" for line in lines[1:]), "a"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(example, "translated", translated)
+        run = example.main(recipe, tmp_path / "a", final_steps=2, **small)
+    assert given == [("en", sources), ("de", targets)]
+    found, _ = run.data("train")
+    back = [f"en {target}" for target in targets[1:]]
+    forth = [f"de {source}" for source in sources[1:]]
+    assert found.source == [*sources, *sources, *back, "a"]
+    assert found.target == [*targets, *forth, "a", *targets]
+
+    run = example.open_run(tmp_path / "a" / "forward-1")
+    lines = example.translated(run, sources[:3])
+    assert len(lines) == 3
+    assert example.translated(run, []) == lines  # as they were kept
+    other = dataclasses.replace(recipe, source="de", target="en")
+    with pytest.raises(ValueError, match="of another recipe"):
+        example.trained(run.folder, other, small)
+    with pytest.raises(ValueError, match="models=0"):
+        example.main(recipe, tmp_path / "b", models=0)
+
+
+def test_small_corpus_has_a_line_for_each_sentence(recipe, monkeypatch):
+    from keras_transformer.data.corpus import SentencePairs
+
+    example = load("small_corpus")
+    broken = SentencePairs(["one\ntwo"], ["eins\r\nzwei"])
+    monkeypatch.setattr(example, "load_pairs", lambda *_: broken)
+    assert example.pairs_of(recipe, "train") == [("one two", "eins zwei")]

@@ -188,6 +188,20 @@ def test_logits_and_weights_are_float32_in_mixed_precision(policy):
             assert layer.compute_dtype == policy.removeprefix("mixed_")
 
 
+def test_the_scale_of_initial_weights():
+    for scale in (1.0, 0.25):
+        config = TransformerConfig.preset(
+            "tiny", vocab_size=31, num_layers=1, initializer_scale=scale
+        )
+        layer = Transformer(config).decoder_layers[0]
+        inner = layer.feed_forward.inner.kernel
+        outer = layer.feed_forward.outer.kernel
+        largest = (6 * scale / (128 + 256)) ** 0.5  # Glorot's, by √scale
+        for kernel in (inner, outer):
+            assert largest * 0.99 < ops.max(ops.abs(kernel)) <= largest
+        assert ops.any(inner != ops.transpose(outer))
+
+
 def test_dropout_is_off_outside_training():
     model = Transformer(SMALL)
     first, second = (np.asarray(model(INPUTS)) for _ in range(2))

@@ -60,6 +60,17 @@ def fit(some, done, steps, recorder=None, **kwargs):
     return recorder
 
 
+def test_r_drop_is_part_of_the_loss_that_is_shown():
+    logs = []
+    for alpha in (1e-9, 50.0):
+        keras.utils.set_random_seed(1)
+        logs.append(fit(loop(r_drop=alpha), 0, 1).logs)
+    plain, drawn_together = logs
+    assert drawn_together["nll"] == plain["nll"]
+    assert drawn_together["loss"] > plain["loss"]
+    assert "val_loss" in plain
+
+
 def test_callbacks_see_what_fit_shows_them():
     recorder = fit(loop(), 1, 5)
     assert recorder.events == [

@@ -14,16 +14,9 @@ from keras_transformer.training_step import (
 
 
 def small_model(source_vocab_size=None, **kwargs):
-    config = TransformerConfig(
-        31,
-        source_vocab_size,
-        num_layers=2,
-        d_model=22,
-        num_heads=2,
-        d_ff=17,
-        dropout_rate=0.0,
-        **kwargs,
-    )
+    shape = {"num_layers": 2, "d_model": 22, "num_heads": 2, "d_ff": 17}
+    shape |= {"dropout_rate": 0.0, **kwargs}
+    config = TransformerConfig(31, source_vocab_size, **shape)
     return Transformer(config, seed=1)
 
 
@@ -111,6 +104,18 @@ def test_gradients_are_those_of_the_public_loss(
         np.testing.assert_allclose(
             tf.convert_to_tensor(one), other, atol=1e-6, err_msg=variable.path
         )
+
+
+def test_r_drop_compares_two_masks_of_dropout():
+    part = {k: x[0] for k, x in one_part().items()}
+    losses = []
+    for r_drop in (0.0, 1e-9, 5.0):
+        keras.utils.set_random_seed(1)
+        model = small_model(dropout_rate=0.3)
+        losses.append(_gradients(model, part, 0.1, r_drop)[1]["loss"])
+    # One pass, two passes, and what sets these apart.
+    assert losses[0] != losses[1]
+    assert losses[2] > losses[1] * 1.001
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
