@@ -63,9 +63,14 @@ class Transformer(keras.Model):
             "activation": config.activation,
             "use_bias": config.use_bias,
             "layer_norm_epsilon": config.layer_norm_epsilon,
-            "kernel_initializer": keras.initializers.VarianceScaling(
-                config.initializer_scale, "fan_avg", "uniform"
-            ),
+            "kernel_initializer": {
+                "class_name": "VarianceScaling",
+                "config": {
+                    "scale": config.initializer_scale,
+                    "mode": "fan_avg",
+                    "distribution": "uniform",
+                },
+            },
             "dtype": dtype,
         }
         shared = config.shared_vocabulary
