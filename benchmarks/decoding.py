@@ -10,9 +10,8 @@ weights of a trained run, lines of FILE, and translations as long as they come.
 Every peer has a process of its own, with two threads; they take turns, round
 after round. Printed are medians over the rounds, text to text: tokenizers are
 part of it. Peers that are not installed are named and left out: `pip install
-ctranslate2 torch transformers keras-hub`. The last two rows are no engines, but
-what the products with the weights alone would take. With --growth instead: our
-SavedModel alone, against the length of the sentences, the beam and the batch.
+ctranslate2 torch transformers keras-hub`. With --growth instead: our SavedModel
+alone, against the length of the sentences, the beam and the batch.
 """
 
 import argparse
@@ -114,55 +113,6 @@ def our_saved_model(folder, fixed):
         line.decode()
         for line in serving(text=tf.constant(lines))["translation"].numpy()
     ]
-
-
-def products(dtype):
-    """Nothing but the products with the weights that these translations are
-    made of, each matrix laid out once: our engine cannot be faster."""
-
-    def peer(folder, fixed):
-        os.environ["TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"] = "1"
-        import tensorflow as tf
-
-        if not fixed:
-            raise ImportError("the lengths of natural output are not known")
-        tf.config.threading.set_intra_op_parallelism_threads(THREADS)
-        d, ff, vocabulary = SIZE["d_model"], SIZE["d_ff"], SIZE["vocab_size"]
-
-        def matrices(*shapes):
-            return [
-                tf.Variable(tf.cast(tf.random.normal(shape), dtype))
-                for shape in shapes
-            ]
-
-        layer = (d, 3 * d), (d, d), (d, ff), (ff, d)
-        encoder = matrices(*(6 * [*layer, (d, 2 * d)]))
-        decoder = matrices(*(6 * [*layer, (d, d), (d, d)]), (d, vocabulary))
-
-        def multiplied(rows, weights):
-            inputs = {width: tf.ones([rows, width], dtype) for width in (d, ff)}
-            with tf.control_dependencies(
-                [tf.matmul(inputs[w.shape[0]], w) for w in weights]
-            ):
-                return tf.identity(rows)
-
-        @tf.function(autograph=False)
-        def translate(batch):
-            rows = multiplied(batch * (PIECES_IN + 1), encoder)
-            with tf.control_dependencies([rows]):
-                return tf.while_loop(
-                    lambda i: i < PIECES_OUT,
-                    lambda i: i + multiplied(batch * BEAM, decoder) * 0 + 1,
-                    [tf.constant(0)],
-                )
-
-        def answer(lines):
-            translate(tf.constant(len(lines)))
-            return lines
-
-        return answer
-
-    return peer
 
 
 def ctranslate2(folder, fixed):
@@ -301,8 +251,6 @@ PEERS = {
     "ctranslate2, int8": (ctranslate2, "ctranslate2_int8"),
     "marian": (marian, "ctranslate2"),
     "keras-hub's beam search": (keras_hub, "run"),
-    "products alone": (products("float32"), "run"),
-    "products, bfloat16": (products("bfloat16"), "run"),
 }
 
 
