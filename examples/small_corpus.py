@@ -70,25 +70,21 @@ def main(recipe, folder, models=1, final_steps=FINAL_STEPS, **shape):
 def diversified(recipe, folder, models, shape):
     """The training pairs, and those that models of both directions make."""
     pairs = pairs_of(recipe, recipe.train_split)
+    sources, targets = zip(*pairs, strict=True)
     backward = dataclasses.replace(
         recipe, source=recipe.target, target=recipe.source
     )
+
+    def translations(way, one, seed, lines):
+        one = dataclasses.replace(one, seed=seed)
+        return translated(trained(folder / f"{way}-{seed}", one, shape), lines)
+
     made = []
     for seed in range(1, models + 1):
-        one = dataclasses.replace(recipe, seed=seed)
-        run = trained(folder / f"forward-{seed}", one, shape)
-        lines = translated(run, [source for source, _ in pairs])
-        made += [
-            (source, line)
-            for (source, _), line in zip(pairs, lines, strict=True)
-        ]
-        one = dataclasses.replace(backward, seed=seed)
-        run = trained(folder / f"backward-{seed}", one, shape)
-        lines = translated(run, [target for _, target in pairs])
-        made += [
-            (line, target)
-            for (_, target), line in zip(pairs, lines, strict=True)
-        ]
+        lines = translations("forward", recipe, seed, sources)
+        made += zip(sources, lines, strict=True)
+        lines = translations("backward", backward, seed, targets)
+        made += zip(lines, targets, strict=True)
     # What comes out as it was, or twice, is no new pair.
     known = set(pairs)
     new = [pair for pair in dict.fromkeys(made) if pair not in known]
