@@ -122,7 +122,7 @@ class InferenceModel:
         x, _, attention = self._decode(x, memory, away)
         # Without the bias: here no id is barred.
         kernel = self.weights["projection"]["kernel"]
-        logits = tf.matmul(tf.cast(x, kernel.dtype), kernel)
+        logits = _product(x, kernel)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
             tf.reshape(target, [-1]), tf.cast(logits, tf.float32)
         )
@@ -301,5 +301,14 @@ def _many_attend(queries, keys, values, away):
 
 
 def _linear(x, weights):
-    x = tf.matmul(tf.cast(x, weights["kernel"].dtype), weights["kernel"])
+    x = _product(x, weights["kernel"])
     return tf.nn.bias_add(x, weights["bias"]) if "bias" in weights else x
+
+
+def _product(x, kernel):
+    """Rows `(n, D_in)` times a matrix, or a matrix in panels: `(n, D_out)`."""
+    x = tf.matmul(tf.cast(x, kernel.dtype), kernel)
+    if kernel.shape.rank == 2:
+        return x
+    panels, _, width = kernel.shape
+    return tf.reshape(_swapped(x[None]), [-1, panels * width])
