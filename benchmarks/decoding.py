@@ -10,8 +10,9 @@ weights of a trained run, lines of FILE, and translations as long as they come.
 Every peer has a process of its own, with two threads; they take turns, round
 after round. Printed are medians over the rounds, text to text: tokenizers are
 part of it. Peers that are not installed are named and left out: `pip install
-ctranslate2 torch transformers keras-hub`. With --growth instead: our SavedModel
-alone, against the length of the sentences, the beam and the batch.
+ctranslate2 torch transformers keras-hub`. "Products alone" is no peer, but how
+fast our decoder's products would be with nothing else. With --growth instead:
+our SavedModel alone, against the length of the sentences, the beam, the batch.
 """
 
 import argparse
@@ -97,8 +98,12 @@ def prepare(folder, run):
 
 def frozen_saved_model(folder, fixed):
     """Each matrix laid out once, as our command has it for bfloat16."""
-    os.environ["TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"] = "1"
+    freeze()
     return our_saved_model(folder, fixed)
+
+
+def freeze():
+    os.environ["TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"] = "1"
 
 
 def our_saved_model(folder, fixed):
@@ -242,15 +247,63 @@ def keras_hub(folder, fixed):
     ]
 
 
+def products(folder, fixed, dtype="float32"):
+    """Not a peer: the decoder's products with its weights, and nothing else.
+
+    What TensorFlow's kernels allow to a search that takes no time itself.
+    """
+    import tensorflow as tf
+
+    from keras_transformer.inference import linear
+    from keras_transformer.inference_weights import inference_weights
+    from keras_transformer.run import open_run
+
+    if not fixed:
+        raise ImportError("its steps are as many as they are")
+    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    model = open_run(folder).load_model()
+    width = model.config.d_model
+    weights = tf.nest.map_structure(
+        tf.Variable, inference_weights(model, dtype)
+    )
+
+    # Each product needs what came before it, so none of them can be left out.
+    def step(index, x):
+        for layer in weights["decoder"]:
+            for name in ("self", "self_output", "query", "cross_output"):
+                x = linear(x, layer[name])[:, -width:]
+            x = linear(linear(x, layer["inner"]), layer["outer"])
+        logits = linear(x, weights["projection"])
+        return index + 1, tf.tanh(x + logits[:, -width:])
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, width], dtype)], autograph=False
+    )
+    def steps(x):
+        return tf.while_loop(lambda i, x: i < PIECES_OUT, step, (0, x))[1]
+
+    def translate(lines):
+        steps(tf.cast(tf.ones([BEAM * len(lines), width]), dtype)).numpy()
+        return lines
+
+    return translate
+
+
+def bfloat16_products(folder, fixed):
+    freeze()
+    return products(folder, fixed, "bfloat16")
+
+
 PEERS = {
     "saved_model": (our_saved_model, "saved_model"),
-    "saved_model, frozen": (frozen_saved_model, "saved_model"),
     "bfloat16": (our_saved_model, "bfloat16"),
     "bfloat16, frozen": (frozen_saved_model, "bfloat16"),
     "ctranslate2": (ctranslate2, "ctranslate2"),
     "ctranslate2, int8": (ctranslate2, "ctranslate2_int8"),
     "marian": (marian, "ctranslate2"),
     "keras-hub's beam search": (keras_hub, "run"),
+    "products alone": (products, "run"),
+    "products alone, bfloat16": (bfloat16_products, "run"),
 }
 
 

@@ -100,7 +100,7 @@ class InferenceModel:
         away = tf.one_hot(ancestors, beams, 0.0, FAR)
         away = tf.reshape(away, [batch, 1, beams, -1])  # [B, 1, K, (T + 1)·K]
         x, heads, _ = self._decode(x, cache["memory"], away, cache["heads"])
-        logits = tf.cast(_linear(x, self.weights["projection"]), tf.float32)
+        logits = tf.cast(linear(x, self.weights["projection"]), tf.float32)
         return logits, {**cache, "heads": heads, "ancestors": ancestors}
 
     def read(self, target, memory):
@@ -177,7 +177,7 @@ class InferenceModel:
 
             def attend_to_memory(h, i=i, layer=layer):
                 queries = self._split_heads(
-                    _linear(h, layer["query"]), batch, self.key_dim
+                    linear(h, layer["query"]), batch, self.key_dim
                 )
                 x, weights = self._attend(
                     queries,
@@ -203,7 +203,7 @@ class InferenceModel:
     def _project(self, x, weights, batch, queries):
         """Queries (as many groups as told), keys and values, by head."""
         widths = [self.key_dim] * (queries + 1) + [self.value_dim]
-        x = _linear(x, weights)
+        x = linear(x, weights)
         if self.key_dim == self.value_dim:  # all heads at once
             x = self._split_heads(x, batch, self.key_dim)
             return tuple(tf.split(x, len(widths), axis=1))
@@ -245,7 +245,7 @@ class InferenceModel:
 
     def _sublayer(self, x, layer, norm, output, function):
         return self._residual(
-            x, layer[norm], lambda h: _linear(function(h), layer[output])
+            x, layer[norm], lambda h: linear(function(h), layer[output])
         )
 
     def _feed_forward(self, x, layer):
@@ -253,8 +253,8 @@ class InferenceModel:
         return self._residual(
             x,
             layer["feed_forward_norm"],
-            lambda h: _linear(
-                activation(_linear(h, layer["inner"])), layer["outer"]
+            lambda h: linear(
+                activation(linear(h, layer["inner"])), layer["outer"]
             ),
         )
 
@@ -300,13 +300,14 @@ def _many_attend(queries, keys, values, away):
     return tf.matmul(tf.cast(weights, values.dtype), values), weights
 
 
-def _linear(x, weights):
+def linear(x, weights):
+    """Rows `(n, D_in)` through a layer of `inference_weights`: `(n, D_out)`."""
     x = _product(x, weights["kernel"])
     return tf.nn.bias_add(x, weights["bias"]) if "bias" in weights else x
 
 
 def _product(x, kernel):
-    """Rows `(n, D_in)` times a matrix, or a matrix in panels: `(n, D_out)`."""
+    """With a matrix, or with its panels."""
     x = tf.matmul(tf.cast(x, kernel.dtype), kernel)
     if kernel.shape.rank == 2:
         return x
