@@ -69,6 +69,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--separate-vocabularies", action="store_true", help="one for each side"
     )
+    sub.add_argument(
+        "--initial-run",
+        metavar="RUN",
+        help="whose vocabulary and weights to begin with, to fine-tune them",
+    )
     sub.add_argument("--max-length", default=256, **number, help="word pieces")
     sub.add_argument(
         "--tokens-per-batch", default=4096, **number, help="on each side"

@@ -2,9 +2,10 @@
 
 `run.json` holds the model's shape, the recipe, and fingerprints of the
 training data and the vocabularies; beside it are the vocabularies
-`source.model` and `target.model`, `checkpoints/`, `log.jsonl`, the same as
-`logs/` for TensorBoard and as `training.png`, and in the end `weights.npz`, the
-weights that were chosen.
+`source.model` and `target.model`, `initial/` with the weights of another run if
+it began with these, `checkpoints/`, `log.jsonl`, the same as `logs/` for
+TensorBoard and as `training.png`, and in the end `weights.npz`, the weights
+that were chosen.
 """
 
 import dataclasses
@@ -29,78 +30,16 @@ from keras_transformer.data.corpus import (
 )
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 from keras_transformer.model import Transformer
+from keras_transformer.recipe import Recipe
 
 FORMAT = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """What is learned from, and how: all but the shape of the model."""
-
-    corpus: str = "builtin"  # see `keras_transformer.data.corpus`
-    source: str = "en"
-    target: str = "de"
-    train_split: str = "train"
-    validation_split: str = "validation"
-    test_split: str | None = None  # scored at the end of training
-    data_dir: str | None = None  # of TensorFlow Datasets
-    vocab_size: int = 8000  # word pieces; §5.1 has 37,000 for WMT14
-    shared_vocabulary: bool = True  # §3.4 and §5.1
-    max_length: int = 256  # longer pairs are left out; in word pieces
-    tokens_per_batch: int = 4096  # a side; §5.1 has 25,000
-    warmup_steps: int = 4000  # §5.3
-    learning_rate_scale: float = 1.0  # on equation 3; not in the paper
-    label_smoothing: float = 0.1  # §5.4
-    r_drop: float = 0.0  # α of R-Drop; not in the paper
-    bpe_dropout: float = 0.0  # of merges, in training; not in the paper
-    global_clipnorm: float | None = None  # of the gradient; not in the paper
-    gradient_accumulation_steps: int = 1  # parts of a batch, for less memory
-    dtype_policy: str = "float32"  # or "mixed_bfloat16"
-    bleu_tokenizer: str = "13a"  # sacreBLEU's; "none" for text in tokens
-    steps: int = 100_000  # updates; §5.2, of base
-    validate_every: int = 1000  # steps; a checkpoint is saved then, too
-    patience: int | None = None  # validations without a better BLEU
-    keep_checkpoints: int = 5
-    average_checkpoints: int = 5  # §6.1; the last ones, at the end
-    seed: int = 1
-
-    def __post_init__(self):
-        self._check(
-            "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
-        )
-        self._check("r_drop", self.r_drop >= 0, "at least 0")
-        self._check("bpe_dropout", 0 <= self.bpe_dropout < 1, "in [0, 1)")
-        self._check(
-            "learning_rate_scale", self.learning_rate_scale > 0, "positive"
-        )
-        self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
-        self._check(
-            "dtype_policy",
-            self.dtype_policy in ("float32", "mixed_bfloat16"),
-            "float32 or mixed_bfloat16",
-        )
-        for name in ("global_clipnorm", "patience"):
-            value = getattr(self, name)
-            self._check(name, value is None or value > 0, "positive")
-        for name in (
-            "vocab_size",
-            "max_length",
-            "tokens_per_batch",
-            "warmup_steps",
-            "steps",
-            "validate_every",
-            "gradient_accumulation_steps",
-            "keep_checkpoints",
-            "average_checkpoints",
-        ):
-            self._check(name, getattr(self, name) >= 1, "at least 1")
-
-    def _check(self, name, holds, expected):
-        if not holds:
-            raise ValueError(
-                f"`{name}` must be {expected}. "
-                f"Received: {name}={getattr(self, name)}"
-            )
+# What may differ from the run whose weights are taken.
+ONLY_IN_TRAINING = {
+    "dropout_rate",
+    "attention_dropout_rate",
+    "activation_dropout_rate",
+    "initializer_scale",
+}
 
 
 @dataclasses.dataclass
@@ -114,6 +53,10 @@ class Run:
     target_tokenizer: Tokenizer
     fingerprint: str | None = None  # of the training data
     loaded: dict = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def initial(self) -> pathlib.Path:
+        return self.folder / "initial"
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -181,7 +124,8 @@ class Run:
 
 
 def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
-    """Learns the vocabulary and writes a new run's folder, whole or not at all.
+    """Writes a new run's folder, whole or not at all. Its vocabulary is learned
+    now, or with `recipe.initial_run` that run's, whose weights are copied.
 
     Args:
         folder: of the new run; must not exist.
@@ -189,7 +133,8 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
         recipe: a `Recipe`.
 
     Raises:
-        ValueError: if the folder exists or an argument does not fit.
+        ValueError: if the folder exists, an argument does not fit, or the
+            initial run's model is another one.
     """
     folder = pathlib.Path(folder)
     if folder.exists():
@@ -210,13 +155,11 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
     for split in filter(None, (recipe.validation_split, recipe.test_split)):
         _load(recipe, split)
     pairs, _ = remove_unusable(_load(recipe, recipe.train_split))
-    if recipe.shared_vocabulary:
-        source = target = train_tokenizer(
-            [*pairs.source, *pairs.target], recipe.vocab_size
-        )
+    initial = open_run(recipe.initial_run) if recipe.initial_run else None
+    if initial:
+        source, target = initial.source_tokenizer, initial.target_tokenizer
     else:
-        source = train_tokenizer(pairs.source, recipe.vocab_size)
-        target = train_tokenizer(pairs.target, recipe.vocab_size)
+        source, target = _vocabularies(pairs, recipe)
     config = TransformerConfig.preset(
         preset,
         vocab_size=target.vocab_size,
@@ -225,11 +168,42 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
         ),
         **overrides,
     )
+    if initial:
+        _check_fits(initial, config, recipe)
     run = Run(folder, config, recipe, source, target)
     run.fingerprint = fingerprint(run.data(recipe.train_split)[1])
     run.data(recipe.validation_split)  # shows now whether there is any
-    _write(run)
+    _write(run, initial)
     return run
+
+
+def _vocabularies(pairs, recipe):
+    if recipe.shared_vocabulary:
+        texts = [*pairs.source, *pairs.target]
+        return (train_tokenizer(texts, recipe.vocab_size),) * 2
+    return tuple(
+        train_tokenizer(side, recipe.vocab_size)
+        for side in (pairs.source, pairs.target)
+    )
+
+
+def _check_fits(initial, config, recipe):
+    def model(config, recipe):
+        return {
+            **config.to_dict(),
+            "vocab_size": recipe.vocab_size,
+            "shared_vocabulary": recipe.shared_vocabulary,
+        }
+
+    expected = model(initial.config, initial.recipe)
+    found = model(config, recipe)
+    for name in expected.keys() - ONLY_IN_TRAINING:
+        if found[name] != expected[name]:
+            raise ValueError(
+                "A run begins with the weights of one that has the same model. "
+                f"Received: {name}={found[name]}, {str(initial.folder)!r} has "
+                f"{expected[name]}. Make them equal."
+            )
 
 
 def _load(recipe, split):
@@ -238,7 +212,7 @@ def _load(recipe, split):
     )
 
 
-def _write(run):
+def _write(run, initial):
     aside = run.folder.with_name(f".{run.folder.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
     aside.mkdir(parents=True)
@@ -255,6 +229,8 @@ def _write(run):
         (aside / "run.json").write_text(json.dumps(about, indent=2) + "\n")
         (aside / "source.model").write_bytes(run.source_tokenizer.model)
         (aside / "target.model").write_bytes(run.target_tokenizer.model)
+        if initial:
+            checkpoints.save(aside / "initial", initial.load_model(), 0)
         os.rename(aside, run.folder)
     except BaseException:
         shutil.rmtree(aside)

@@ -97,6 +97,8 @@ def train(
 def _restore(run, model, cut):
     """Takes up the newest checkpoint, if any, and gives what it knows."""
     if not checkpoints.steps(run.checkpoints):
+        if run.recipe.initial_run:
+            checkpoints.restore_newest(run.initial, model, with_optimizer=False)
         return {"step": 0, "best": {}}
     about = checkpoints.restore_newest(run.checkpoints, model)
     if about.get("run", run.digest) != run.digest:

@@ -138,3 +138,61 @@ def test_a_start_that_fails_leaves_nothing(recipe, tmp_path):
     with pytest.raises(ValueError, match="vocab_size=1000000"):
         start_run(tmp_path / "run", "tiny", greedy, **SMALL)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_begins_with_the_weights_of_another(run, recipe, tmp_path):
+    """Of which it has a copy, and its vocabulary; its data are its own."""
+    import shutil
+
+    initial = tmp_path / "initial"
+    shutil.copytree(run.folder, initial)
+    tuned = dataclasses.replace(
+        recipe,
+        initial_run=str(initial),
+        train_split="validation",
+        learning_rate_scale=1e-9,
+    )
+    other = start_run(
+        tmp_path / "run", "tiny", tuned, **SMALL, dropout_rate=0.2
+    )
+    shutil.rmtree(initial)
+    model = train(open_run(other.folder), 1, verbose=0)
+    assert other.target_tokenizer.model == run.target_tokenizer.model
+    assert model.config.dropout_rate == 0.2
+    expected = run.load_model().get_weights()
+    for found, value in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(found, value, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"num_heads": 1}, "num_heads=1, .* has 2"),
+        ({"norm_first": True}, "norm_first=True, .* has False"),
+        ({"vocab_size": 390}, "vocab_size=390, .* has 400"),
+        ({"initial_run": "/nowhere"}, "Not the folder of a run: '/nowhere'"),
+    ],
+    ids=str,
+)
+def test_the_initial_run_has_the_same_model(
+    run, recipe, tmp_path, changes, expected
+):
+    shape, settings = dict(SMALL), {"initial_run": str(run.folder)}
+    for name, value in changes.items():
+        (settings if hasattr(recipe, name) else shape)[name] = value
+    tuned = dataclasses.replace(recipe, **settings)
+    with pytest.raises(ValueError, match=expected):
+        start_run(tmp_path / "run", "tiny", tuned, **shape)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lost_initial_weights_are_missed(run, recipe, tmp_path):
+    tuned = dataclasses.replace(recipe, initial_run=str(run.folder))
+    other = start_run(tmp_path / "run", "tiny", tuned, **SMALL)
+    (path,) = other.initial.iterdir()
+    path.write_bytes(path.read_bytes()[:-100])
+    with (
+        pytest.warns(UserWarning, match="initial"),
+        pytest.raises(ValueError, match="initial"),
+    ):
+        train(other, 1, verbose=0)
