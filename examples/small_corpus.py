@@ -7,7 +7,6 @@ With some ten thousand pairs a Transformer overfits long before it has learned
 what it could. Data diversification (Nguyen et al., 2020) trains models of both
 directions, translates either side of the training text with them, and trains
 the model that counts on the pairs that were there and on those that were made.
-Here it begins with the weights of the first model of its direction.
 A second start goes on where the first one stopped. What it makes:
 
     forward-1/, backward-1/ …  runs of the two directions
@@ -34,13 +33,12 @@ RECIPE = Recipe(
     vocab_size=6000,
     tokens_per_batch=4096,
     warmup_steps=2000,
-    steps=20_000,
+    steps=12_000,
     validate_every=500,
     keep_checkpoints=20,
     average_checkpoints=10,
 )
-FINAL_STEPS = 12_000
-FINAL_RATE = 0.5
+FINAL_STEPS = 20_000
 # Pre-norm, unlike the paper: it needs fewer steps.
 SHAPE = {"norm_first": True, "dropout_rate": 0.3}
 
@@ -64,8 +62,6 @@ def main(recipe, folder, models=1, final_steps=FINAL_STEPS, **shape):
         corpus=str(corpus),
         train_split="train",
         validation_split="validation",
-        initial_run=str(folder / "forward-1"),
-        learning_rate_scale=FINAL_RATE * recipe.learning_rate_scale,
         steps=final_steps,
     )
     return trained(folder / "final", final, shape)
