@@ -7,6 +7,7 @@ With some ten thousand pairs a Transformer overfits long before it has learned
 what it could. Data diversification (Nguyen et al., 2020) trains models of both
 directions, translates either side of the training text with them, and trains
 the model that counts on the pairs that were there and on those that were made.
+On Multi30k that has gained nothing yet; CONTRIBUTING.md has what was tried.
 A second start goes on where the first one stopped. What it makes:
 
     forward-1/, backward-1/ …  runs of the two directions

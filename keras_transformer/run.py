@@ -152,10 +152,12 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
             f"Received: max_length={config.max_length} of the model, "
             f"max_length={recipe.max_length} of the recipe. Make them equal."
         )
+    initial = open_run(recipe.initial_run) if recipe.initial_run else None
+    if initial:
+        _check_fits(initial, config, recipe)
     for split in filter(None, (recipe.validation_split, recipe.test_split)):
         _load(recipe, split)
     pairs, _ = remove_unusable(_load(recipe, recipe.train_split))
-    initial = open_run(recipe.initial_run) if recipe.initial_run else None
     if initial:
         source, target = initial.source_tokenizer, initial.target_tokenizer
     else:
@@ -168,8 +170,6 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
         ),
         **overrides,
     )
-    if initial:
-        _check_fits(initial, config, recipe)
     run = Run(folder, config, recipe, source, target)
     run.fingerprint = fingerprint(run.data(recipe.train_split)[1])
     run.data(recipe.validation_split)  # shows now whether there is any
@@ -189,20 +189,17 @@ def _vocabularies(pairs, recipe):
 
 def _check_fits(initial, config, recipe):
     def model(config, recipe):
-        return {
-            **config.to_dict(),
-            "vocab_size": recipe.vocab_size,
-            "shared_vocabulary": recipe.shared_vocabulary,
-        }
+        shape = config.to_dict()
+        del shape["source_vocab_size"]  # known when the vocabulary is
+        return {**shape, "shared_vocabulary": recipe.shared_vocabulary}
 
-    expected = model(initial.config, initial.recipe)
     found = model(config, recipe)
-    for name in expected.keys() - ONLY_IN_TRAINING:
-        if found[name] != expected[name]:
+    for name, value in model(initial.config, initial.recipe).items():
+        if name not in ONLY_IN_TRAINING and found[name] != value:
             raise ValueError(
                 "A run begins with the weights of one that has the same model. "
                 f"Received: {name}={found[name]}, {str(initial.folder)!r} has "
-                f"{expected[name]}. Make them equal."
+                f"{value}. Make them equal."
             )
 
 
