@@ -223,6 +223,10 @@ _OPTIONS = {
 
 # Fields of the model's shape that have an option of their own.
 _SHAPE = (
+    "num_layers",
+    "d_model",
+    "num_heads",
+    "d_ff",
     "dropout_rate",
     "attention_dropout_rate",
     "activation_dropout_rate",
@@ -268,22 +272,12 @@ def _recipe(options):
 
 def _check_agrees(options, run):
     """A resumed run keeps its settings; those that are given must be its."""
-    from keras_transformer.config import PRESETS
-
     kept = dataclasses.asdict(run.recipe) | {
         **{name: getattr(run.config, name) for name in _SHAPE},
         "separate_vocabularies": not run.recipe.shared_vocabulary,
     }
     kept |= {option: kept[field] for field, option in _OPTIONS.items()}
-    shape = run.config.to_dict()
-    kept["preset"] = next(
-        (
-            name
-            for name, preset in PRESETS.items()
-            if preset.items() - {("dropout_rate", 0.3)} <= shape.items()
-        ),
-        None,
-    )
+    kept["preset"] = _preset_of(run.config, options)
     for option in sorted(options.given):
         name = option.strip("-").replace("-", "_")
         if name not in _NOT_KEPT and getattr(options, name) != kept[name]:
@@ -292,6 +286,19 @@ def _check_agrees(options, run):
                 f"{getattr(options, name)}, the run has {kept[name]}. Leave it "
                 "out, or start a new run."
             )
+
+
+def _preset_of(config, options):
+    """The preset that a shape is of but for dropout and the options given."""
+    from keras_transformer.config import PRESETS
+
+    shape = config.to_dict()
+    own = {"dropout_rate", *(x for x in _SHAPE if getattr(options, x))}
+    for name in sorted(PRESETS, key=lambda name: name != options.preset):
+        preset = PRESETS[name]
+        if all(shape[x] == preset[x] for x in preset.keys() - own):
+            return name
+    return "another shape"
 
 
 def _chunks(file, size):

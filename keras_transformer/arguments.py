@@ -65,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
         help="bitwise repeatable on GPUs too, and slower there",
     )
     number = {"metavar": "N", "type": int}
+    for field in ("num-layers", "d-model", "num-heads", "d-ff"):
+        sub.add_argument(f"--{field}", **number, help="default: the preset's")
     sub.add_argument("--vocab-size", default=8000, **number, help="word pieces")
     sub.add_argument(
         "--separate-vocabularies", action="store_true", help="one for each side"

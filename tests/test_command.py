@@ -12,6 +12,7 @@ import pytest
 
 from keras_transformer import __main__ as command
 from keras_transformer import saved_model
+from keras_transformer.run import open_run
 
 
 def run_command(capsys, *arguments):
@@ -127,6 +128,7 @@ WRONG = [
     ("no tokens", ["--tokens-per-batch", "0"], "tokens_per_batch=0"),
     ("a dropout of one", ["--dropout-rate", "1"], r"dropout_rate=1\.0"),
     ("a negative R-Drop", ["--r-drop", "-1"], "r_drop=-1"),
+    ("heads of unequal width", ["--d-model", "126"], "num_heads=4"),
     ("all weights zero", ["--initializer-scale", "0"], "initializer_scale=0"),
     ("a smoothing of 1.5", ["--label-smoothing", "1.5"], "label_smoothing=1"),
     ("no learning", ["--learning-rate-scale", "0"], r"learning_rate_scale=0"),
@@ -241,6 +243,25 @@ def test_the_same_command_starts_a_run_and_goes_on(run, capsys):
     status, captured = run_command(capsys, *command)
     assert status == 0
     assert "Nothing to do" in captured.out
+
+
+def test_a_shape_of_its_own(corpus, tmp_path, capsys):
+    """A run of another shape than its preset, started, and gone on with."""
+    shape = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 17}
+    command = ["train", "--resume", "--out", tmp_path / "run"]
+    command += ["--corpus", corpus, "--vocab-size", 400, "--steps", 1]
+    options = [f"--{x.replace('_', '-')}={n}" for x, n in shape.items()]
+    for _ in range(2):
+        assert run_command(capsys, *command, *options)[0] == 0
+    config = open_run(tmp_path / "run").config
+    assert shape.items() <= config.to_dict().items()
+    for other, message in (
+        (["--preset", "base"], "--preset base, the run has another shape"),
+        (["--d-ff", 19], "--d-ff 19, the run has 17"),
+    ):
+        status, captured = run_command(capsys, *command, *other)
+        assert status == 1
+        assert message in captured.err
 
 
 def test_weights_can_be_chosen_again(run, tmp_path, capsys):
