@@ -96,38 +96,39 @@ def test_paper_recipes(corpus, tmp_path, capsys):
     assert "average of 2" in out
 
 
-def test_small_corpus(corpus, tmp_path, recipe, monkeypatch):
+def test_small_corpus(tmp_path, recipe, monkeypatch):
     import dataclasses
 
     example = load("small_corpus")
     small = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
     recipe = dataclasses.replace(recipe, steps=2, validate_every=2)
-    sources, targets = zip(*example.pairs_of(recipe, "train"), strict=True)
-    given = []
+    pairs = example.pairs_of(recipe, "train")
+    sources, targets = zip(*pairs, strict=True)
+    shorter = [target.rsplit(" ", 1)[0] for target in targets]
 
     def translated(run, lines):
-        given.append((run.recipe.source, tuple(lines)))
-        return [*(f"{run.recipe.target} {line}" for line in lines[1:]), "a"]
+        near = {sources: shorter, targets: sources}[tuple(lines)]
+        return [["far from it", line] for line in near]
 
     with monkeypatch.context() as patch:
         patch.setattr(example, "translated", translated)
-        run = example.main(recipe, tmp_path / "a", final_steps=2, **small)
-    assert given == [("en", sources), ("de", targets)]
+        run = example.main(recipe, tmp_path / "a", {"steps": 1}, **small)
     found, _ = run.data("train")
-    back = [f"en {target}" for target in targets[1:]]
-    forth = [f"de {source}" for source in sources[1:]]
-    assert found.source == [*sources, *sources, *back, "a"]
-    assert found.target == [*targets, *forth, "a", *targets]
+    assert found.source == [*sources, *sources, *["far from it"] * len(pairs)]
+    assert found.target == [*targets, *shorter, *targets]
 
-    run = example.open_run(tmp_path / "a" / "forward-1")
-    lines = example.translated(run, sources[:3])
-    assert len(lines) == 3
-    assert example.translated(run, []) == lines  # as they were kept
+    both = example.open_run(tmp_path / "a" / "both")
+    found, _ = both.data("train")
+    assert found.source == [*sources, *targets]
+    assert found.target == [*targets, *sources]
+    assert run.recipe.initial_run == str(both.folder)
+    beams = example.translated(both, sources[:3])
+    assert [len(beam) for beam in beams] == [example.BEAM] * 3
+    monkeypatch.setattr(example, "translate_lines", None)
+    assert example.translated(both, sources[:3]) == beams  # as they were kept
     other = dataclasses.replace(recipe, source="de", target="en")
     with pytest.raises(ValueError, match="of another recipe"):
-        example.trained(run.folder, other, small)
-    with pytest.raises(ValueError, match="models=0"):
-        example.main(recipe, tmp_path / "b", models=0)
+        example.trained(both.folder, other, **small)
 
 
 def test_small_corpus_has_a_line_for_each_sentence(recipe, monkeypatch):
