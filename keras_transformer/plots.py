@@ -32,10 +32,15 @@ def plot_training(folder) -> pathlib.Path | None:
     draw(loss, "val_loss", "validation, smoothed", "C1", "--")
     draw(loss, "val_nll", "validation", "C1")
     loss.set_ylabel("nats per word piece")
-    loss.legend(frameon=False)
+    figure.legend(
+        handles=loss.get_lines(),
+        loc="outside upper right",
+        ncols=2,
+        frameon=False,
+    )
     draw(bleu, "val_bleu", "validation, greedy", "C1")
     bleu.set_ylabel("BLEU, validation, greedy")
-    bleu.set_ylim(bottom=0)
+    bleu.set_ylim(0, 1.05 * max(bleu.get_ylim()[1], 1))
     draw(rate, "learning_rate", "learning rate")
     rate.set_ylabel("learning rate")
     rate.set_ylim(bottom=0)
