@@ -292,3 +292,27 @@ def test_bfloat16_is_laid_out_once(monkeypatch, dtype, before, after):
     monkeypatch.setattr(saved_model, "SavedTranslator", lambda path: loaded)
     assert command._exported("folder") is loaded
     assert before.get(FROZEN) == after
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "batch", "workers", "threads"),
+    [
+        (2, [], 64, 2, "1"),
+        (2, [], 31, 1, "2"),
+        (16, [], 64, 4, "4"),
+        (None, [], 64, 1, "1"),
+        (2, ["a GPU"], 64, 1, "2"),
+    ],
+)
+def test_workers_share_the_cores(
+    monkeypatch, cores, gpus, batch, workers, threads
+):
+    import tensorflow as tf
+
+    environment = {}
+    monkeypatch.setattr(command.os, "environ", environment)
+    monkeypatch.setattr(command.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
+    options = types.SimpleNamespace(batch_size=batch)
+    assert command._workers(options) == workers
+    assert environment == {"TF_NUM_INTRAOP_THREADS": threads}

@@ -389,7 +389,8 @@ def test_another_vocabulary_is_refused(run):
         Translator(run.load_model(), other, other)
 
 
-def test_lines_come_back_in_their_order():
+@pytest.mark.parametrize(("workers", "share"), [(1, 13), (3, 5), (29, 1)])
+def test_lines_come_back_in_their_order(workers, share):
     seen = []
 
     def echo(batch):
@@ -398,13 +399,37 @@ def test_lines_come_back_in_their_order():
 
     lines = [f"{'x' * (i % 7)}{i}" for i in range(101)]
     done = []
-    assert translate_lines(echo, lines, 13, done.append) == lines
+    found = translate_lines(echo, lines, 13, done.append, workers)
+    assert found == lines
     assert sum(seen) == 101
-    assert max(seen) == 13
+    assert max(seen) == share
+    assert done == sorted(set(done))
     assert done[-1] == 101
-    assert translate_lines(echo, []) == []
+    assert translate_lines(echo, [], workers=workers) == []
     with pytest.raises(ValueError, match="batch_size=-1"):
         translate_lines(echo, lines, -1)
+    with pytest.raises(ValueError, match="workers=0"):
+        translate_lines(echo, lines, workers=0)
+
+
+def test_what_fails_in_a_worker_is_raised():
+    seen = []
+
+    def fail(batch):
+        seen.append(len(batch))
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="disk is full"):
+        translate_lines(fail, ["line"] * 1_000, 4, workers=2)
+    assert len(seen) < 500
+
+
+def test_workers_change_nothing(exported, tmp_path):
+    """One model called by several threads at once, as the command does."""
+    model = SavedTranslator(exported)
+    lines = [f"room {i % 11} {'and room 8 ' * (i % 5)}" for i in range(47)]
+    alone = translate_lines(model.translate, lines, 12)
+    assert translate_lines(model.translate, lines, 12, workers=3) == alone
 
 
 def test_a_source_at_the_cap_keeps_its_end_token(run):
