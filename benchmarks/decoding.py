@@ -7,9 +7,11 @@ Without --run: `base` of table 3 with random weights, a vocabulary of 32,000
 pieces, 20 pieces in and 33 out whatever they are, beam 4. With --run: the
 weights of a trained run, lines of FILE, and translations as long as they come.
 
-Every peer has a process of its own, with two threads; they take turns, round
-after round. Printed are medians over the rounds, text to text: tokenizers are
-part of it. Peers that are not installed are named and left out: `pip install
+Every peer has a process of its own, on two cores; they take turns, round after
+round. Each is there twice: a call has two threads, or one, and then a batch is
+cut in two that are translated at once. Printed are medians over the rounds,
+text to text, tokenizers included; "ours is": our first line's best against their
+best. Peers that are not installed are named and left out: `pip install
 ctranslate2 torch transformers keras-hub`. "Products alone" is no peer, but how
 fast our decoder's products would be with nothing else. With --growth instead:
 our SavedModel alone, against the length of the sentences, the beam, the batch.
@@ -23,6 +25,7 @@ import random
 import statistics
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from training_steps import THREADS
 from turns import cpu, megabytes, serve, start
@@ -96,20 +99,20 @@ def prepare(folder, run):
     return {"lines": lines}
 
 
-def frozen_saved_model(folder, fixed):
+def frozen_saved_model(folder, fixed, threads):
     """Each matrix laid out once, as our command has it for bfloat16."""
     freeze()
-    return our_saved_model(folder, fixed)
+    return our_saved_model(folder, fixed, threads)
 
 
 def freeze():
     os.environ["TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"] = "1"
 
 
-def our_saved_model(folder, fixed):
+def our_saved_model(folder, fixed, threads):
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
     import tensorflow_text  # noqa: F401
 
     loaded = tf.saved_model.load(str(folder / "1"))
@@ -120,7 +123,7 @@ def our_saved_model(folder, fixed):
     ]
 
 
-def ctranslate2(folder, fixed):
+def ctranslate2(folder, fixed, threads):
     import ctranslate2
     import sentencepiece
 
@@ -130,8 +133,8 @@ def ctranslate2(folder, fixed):
     )
     engine = ctranslate2.Translator(
         str(folder),
-        inter_threads=1,
-        intra_threads=THREADS,
+        inter_threads=THREADS // threads,
+        intra_threads=threads,
         compute_type="int8" if "int8" in folder.name else "float32",
     )
     length = {"max_decoding_length": 256}
@@ -154,7 +157,7 @@ def ctranslate2(folder, fixed):
     return translate
 
 
-def marian(folder, fixed):
+def marian(folder, fixed, threads):
     """Hugging Face's, of the same size; its weights are random ones."""
     import sentencepiece
     import torch
@@ -162,7 +165,7 @@ def marian(folder, fixed):
 
     if not fixed:
         raise ImportError("Marian's positions differ: it cannot hold a run")
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     heads = SIZE["heads"]
     config = MarianConfig(
         vocab_size=SIZE["vocab_size"],
@@ -201,7 +204,7 @@ def marian(folder, fixed):
     return translate
 
 
-def keras_hub(folder, fixed):
+def keras_hub(folder, fixed, threads):
     """Our Keras model, with its own caches, under keras-hub's beam search."""
     import tensorflow as tf
     from keras_hub.samplers import BeamSampler
@@ -211,7 +214,7 @@ def keras_hub(folder, fixed):
 
     if not fixed:
         raise ImportError("its beams go on behind their end tokens")
-    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
     run = open_run(folder)
     model = run.load_model()
     sampler = BeamSampler(num_beams=BEAM)
@@ -247,7 +250,7 @@ def keras_hub(folder, fixed):
     ]
 
 
-def products(folder, fixed, dtype="float32"):
+def products(folder, fixed, threads, dtype="float32"):
     """Not a peer: the decoder's products with its weights, and nothing else.
 
     What TensorFlow's kernels allow to a search that takes no time itself.
@@ -260,7 +263,7 @@ def products(folder, fixed, dtype="float32"):
 
     if not fixed:
         raise ImportError("its steps are as many as they are")
-    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
     model = open_run(folder).load_model()
     width = model.config.d_model
     weights = tf.nest.map_structure(
@@ -289,9 +292,9 @@ def products(folder, fixed, dtype="float32"):
     return translate
 
 
-def bfloat16_products(folder, fixed):
+def bfloat16_products(folder, fixed, threads):
     freeze()
-    return products(folder, fixed, "bfloat16")
+    return products(folder, fixed, threads, "bfloat16")
 
 
 PEERS = {
@@ -307,10 +310,26 @@ PEERS = {
 }
 
 
-def work(name, folder, fixed):
+def shared(translate, workers):
+    """Cuts a batch among as many calls at once."""
+    pool = ThreadPoolExecutor(workers)
+
+    def translate_all(lines):
+        parts = [lines[i::workers] for i in range(min(workers, len(lines)))]
+        results = [""] * len(lines)
+        for i, found in enumerate(pool.map(translate, parts)):
+            results[i::workers] = found
+        return results
+
+    return translate_all
+
+
+def work(name, folder, fixed, threads):
     """A peer's process: translates the lines it is given."""
     make, part = PEERS[name]
-    translate = make(pathlib.Path(folder) / part, fixed == "fixed")
+    threads = int(threads)
+    translate = make(pathlib.Path(folder) / part, fixed == "fixed", threads)
+    translate = shared(translate, THREADS // threads)
 
     def answer(batches):
         translate(batches[0])  # who waited has lost the caches, and pages
@@ -328,7 +347,13 @@ def compare(names, folder, lines, tokens, batch, rounds, fixed):
     batches = batches[: 1 if batch > 1 else 4]
     mode = "fixed" if fixed else "natural"
     peers = start(
-        {name: [__file__, "--work", name, folder, mode] for name in names}
+        {
+            f"{name}, {threads} a call": [
+                *(__file__, "--work", name, folder, mode, str(threads))
+            ]
+            for name in names
+            for threads in (THREADS, 1)
+        }
     )
     rates = {peer.name: [] for peer in peers}
     last = {}
@@ -342,15 +367,26 @@ def compare(names, folder, lines, tokens, batch, rounds, fixed):
     for peer in peers:
         peer.end()
     print(f"\nbatch {batch}, beam {BEAM}, {mode} length of the output")
-    print(f"{'':24}{'tokens/s':>9}{'spread':>8}{'ours is':>9}{'MB':>7}")
-    ours = statistics.median(next(iter(rates.values())))
-    for name, values in rates.items():
-        values.sort()
-        rate = statistics.median(values)
-        low, high = values[len(values) // 4], values[-1 - len(values) // 4]
+    print(
+        f"{'tokens/s':24}{f'{THREADS} threads':>11}{'spread':>8}"
+        f"{'1 a call':>11}{'spread':>8}{'ours is':>9}{'MB':>7}"
+    )
+    best = {}
+    for name in names:
+        keys = [f"{name}, {threads} a call" for threads in (THREADS, 1)]
+        if keys[0] not in rates:
+            continue
+        row = ""
+        for key in keys:
+            values = sorted(rates[key])
+            rate = statistics.median(values)
+            low, high = values[len(values) // 4], values[-1 - len(values) // 4]
+            row += f"{rate:11,.0f}{(high - low) / rate:8.0%}"
+            best[name] = max(best.get(name, 0), rate)
+        ours = next(iter(best.values()))
         print(
-            f"{name:24}{rate:9,.0f}{(high - low) / rate:8.0%}"
-            f"{ours / rate:8.2f}x{last[name]['peak']:7,.0f}",
+            f"{name:24}{row}{ours / best[name]:8.2f}x"
+            f"{last[keys[0]]['peak']:7,.0f}",
             flush=True,
         )
 
@@ -359,7 +395,7 @@ def growth(folder, lines):
     """Milliseconds of our SavedModel as one thing grows."""
     import tensorflow as tf
 
-    our_saved_model(folder / "saved_model", True)
+    our_saved_model(folder / "saved_model", True, THREADS)
     loaded = tf.saved_model.load(str(folder / "saved_model" / "1"))
     n_best = loaded.signatures["n_best"]
     words = " ".join(lines).split()
@@ -406,7 +442,7 @@ def main():
     parser.add_argument("--peer", nargs="+", default=list(PEERS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--growth", action="store_true")
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--prepare", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
