@@ -10,8 +10,8 @@ weights of a trained run, lines of FILE, and translations as long as they come.
 Every peer has a process of its own, on two cores; they take turns, round after
 round. Each is there twice: a call has two threads, or one, and then a batch is
 cut in two that are translated at once. Printed are medians over the rounds,
-text to text, tokenizers included; "ours is": our first line's best against their
-best. Peers that are not installed are named and left out: `pip install
+text to text, tokenizers included; "ours is": the best of our first line against
+their best. Peers that are not installed are named and left out: `pip install
 ctranslate2 torch transformers keras-hub`. "Products alone" is no peer, but how
 fast our decoder's products would be with nothing else. With --growth instead:
 our SavedModel alone, against the length of the sentences, the beam, the batch.

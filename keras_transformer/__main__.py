@@ -202,8 +202,9 @@ def evaluate(options):
 
 
 def _workers(options):
-    """How many threads translate, each on cores of its own: half as long on two
-    cores as one thread that has both. To be asked before a model is loaded."""
+    """How many threads translate, each on cores of its own: two such take two
+    thirds of the time of one that has both cores. Ask before a model is loaded,
+    which fixes how many threads an operation has."""
     import tensorflow as tf
 
     cores = os.cpu_count() or 1
