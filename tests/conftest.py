@@ -1,6 +1,7 @@
 """What several tests need: quiet, seeded, and a small trained-like run."""
 
 import os
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -13,6 +14,13 @@ def seeded():
     keras.utils.set_random_seed(1706)
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(autouse=True)
+def same_environment():
+    """What a command sets for its process is not for the tests after it."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="session")
