@@ -346,13 +346,15 @@ def compare(names, folder, lines, tokens, batch, rounds, fixed):
     batches = [lines[i : i + batch] for i in range(0, len(lines), batch)]
     batches = batches[: 1 if batch > 1 else 4]
     mode = "fixed" if fixed else "natural"
+
+    def label(name, n):
+        return f"{name}, {n} a call"
+
     peers = start(
         {
-            f"{name}, {threads} a call": [
-                *(__file__, "--work", name, folder, mode, str(threads))
-            ]
+            label(name, n): [__file__, "--work", name, folder, mode, str(n)]
             for name in names
-            for threads in (THREADS, 1)
+            for n in (THREADS, 1)
         }
     )
     rates = {peer.name: [] for peer in peers}
@@ -373,7 +375,7 @@ def compare(names, folder, lines, tokens, batch, rounds, fixed):
     )
     best = {}
     for name in names:
-        keys = [f"{name}, {threads} a call" for threads in (THREADS, 1)]
+        keys = [label(name, n) for n in (THREADS, 1)]
         if keys[0] not in rates:
             continue
         row = ""

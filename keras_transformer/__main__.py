@@ -202,9 +202,10 @@ def evaluate(options):
 
 
 def _workers(options):
-    """How many threads translate, each on cores of its own: two such take two
-    thirds of the time of one that has both cores. Ask before a model is loaded,
-    which fixes how many threads an operation has."""
+    """How many threads translate, and sets that the operations of each have as
+    many threads as there are cores for it: two that have one each take two
+    thirds of the time of one that has two. To be called before a model is
+    loaded, since TensorFlow makes its threads then."""
     import tensorflow as tf
 
     cores = os.cpu_count() or 1

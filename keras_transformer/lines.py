@@ -38,6 +38,7 @@ def translate_lines(translate, lines, batch_size=64, progress=None, workers=1):
     results = [""] * len(lines)
     done = 0
     with ThreadPoolExecutor(workers) as pool:
+        # One alone stays in the thread of the caller.
         each = pool.map if workers > 1 else map
         for batch, found in zip(
             batches, each(translated, batches), strict=True

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -420,14 +421,15 @@ def test_what_fails_in_a_worker_is_raised():
 
     def fail(batch):
         seen.append(len(batch))
+        time.sleep(0.01)
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="disk is full"):
         translate_lines(fail, ["line"] * 1_000, 4, workers=2)
-    assert len(seen) < 500
+    assert len(seen) < 250  # of 500: what had not begun is left out
 
 
-def test_workers_change_nothing(exported, tmp_path):
+def test_workers_change_nothing(exported):
     """One model called by several threads at once, as the command does."""
     model = SavedTranslator(exported)
     lines = [f"room {i % 11} {'and room 8 ' * (i % 5)}" for i in range(47)]
