@@ -10,7 +10,9 @@ not installed are named and left out: `pip install torch keras-hub`.
 
 Beside them runs a product of two 2048 x 2048 matrices in TensorFlow: the
 machine's peak of that moment, of which `peak` is the share that a step's own
-matrix products reach.
+matrix products reach. `MB` is the most memory of the process, `MB own` what of
+it came after the libraries were imported, and `MB anon` the most without pages
+of files, such as the libraries' code.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import statistics
 import time
 
 from training_steps import PEERS, SHAPES, tensorflow
-from turns import cpu, megabytes, serve, start
+from turns import cpu, megabytes, serve, start, watched
 
 STEPS = 3  # to a round
 
@@ -43,17 +45,20 @@ def work(name, shape, dtype):
     elif name != "matrix_product":
         import keras  # noqa: F401
     libraries = megabytes()
-    step = functions[name](SHAPES[shape], dtype)
-    for _ in range(3):
-        step()
+    most = {}
+    with watched(most):
+        step = functions[name](SHAPES[shape], dtype)
+        for _ in range(3):
+            step()
 
     def answer(_):
-        step()  # who waited has lost the caches, and pages
+        with watched(most):
+            step()  # not timed: who waited has lost the caches, and pages
         began = time.perf_counter()
         for _ in range(STEPS):
             step()
         seconds = (time.perf_counter() - began) / STEPS
-        return {"seconds": seconds, "peak": megabytes()}
+        return {"seconds": seconds, "peak": megabytes(), **most}
 
     return {"libraries": libraries}, answer
 
@@ -88,20 +93,22 @@ def report(results, libraries, shape, dtype):
     )
     print(
         f"{'':18}{'ms/step':>9}{'spread':>9}{'tokens/s':>10}{'ours is':>9}"
-        f"{'peak':>6}{'MB':>7}{'MB own':>8}"
+        f"{'peak':>6}{'MB':>7}{'MB own':>8}{'MB anon':>9}"
     )
     ours = next(iter(seconds.values()))
     for name, time_of_step in seconds.items():
         times = sorted(r["seconds"] for r in results[name])
         low, high = times[len(times) // 4], times[-1 - len(times) // 4]
-        memory = results[name][-1]["peak"]
+        last = results[name][-1]
+        memory = last["peak"]
         print(
             f"{name:18}{1000 * time_of_step:9,.0f}"
             f"{(high - low) / time_of_step:9.0%}"
             f"{size.tokens / time_of_step:10,.0f}"
             f"{time_of_step / ours:8.2f}x"
             f"{size.flops / time_of_step / peak:6.0%}"
-            f"{memory:7,.0f}{memory - libraries[name]:8,.0f}",
+            f"{memory:7,.0f}{memory - libraries[name]:8,.0f}"
+            f"{last['anonymous']:9,.0f}",
             flush=True,
         )
 

@@ -1,15 +1,41 @@
 """Peers that take turns: each in a process of its own that stays and waits, so
 that all see the same noise of the machine."""
 
+import contextlib
 import json
+import pathlib
+import re
 import resource
 import subprocess
 import sys
+import threading
 
 
 def megabytes():
     """The most memory that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@contextlib.contextmanager
+def watched(most):
+    """Puts into `most["anonymous"]` the most megabytes that the process has
+    while this lasts, without the pages of files: libraries are files, which
+    processes share and the system can take back."""
+    done = threading.Event()
+
+    def watch():
+        while not done.wait(0.002):
+            status = pathlib.Path("/proc/self/status").read_text()
+            now = int(re.search(r"RssAnon:\s+(\d+)", status)[1]) / 1024
+            most["anonymous"] = max(most.get("anonymous", 0), now)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def serve(make):
