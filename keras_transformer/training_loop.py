@@ -90,13 +90,12 @@ class Loop:
         """Whether a callback and whether a signal asks for an end. Workers act
         on the sum, all after the same step: one that went on alone would wait
         for the others for ever."""
-        return tf.constant(
-            [float(self.model.stop_training), float(len(caught) > 0)]
-        )
+        stops = self.model.stop_training, len(caught) > 0
+        return tf.constant([float(x) for x in stops], tf.float64)
 
     def wait_for_all(self):
         """Returns when every worker has come here."""
-        self.count(tf.constant(0.0))
+        self.count(tf.constant([0], tf.float64))
 
     def _check_same_step(self, done):
         replicas = self.strategy.num_replicas_in_sync

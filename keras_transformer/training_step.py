@@ -71,9 +71,12 @@ def make_evaluation_step(model, label_smoothing, strategy):
 
 
 def make_count(strategy):
-    """The function `count(x)`: the sum of a tensor over all replicas."""
+    """The function `count(x)`: the sum of a vector over all replicas."""
 
-    @tf.function(autograph=False)
+    # One signature, one trace.
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.float64)], autograph=False
+    )
     def count(x):
         return _added({"x": strategy.run(tf.identity, (x,))}, strategy)["x"]
 
