@@ -17,21 +17,14 @@ import os
 import pathlib
 import platform
 import random
-import re
 import subprocess
 import sys
 import tempfile
 import time
 
-from turns import cpu
+from turns import cpu, resident
 
 LONG = 50_000  # characters
-
-
-def resident():
-    """Megabytes of this process now."""
-    with open("/proc/self/status") as file:
-        return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) / 1024
 
 
 def mixed(rng, sentences):

@@ -16,6 +16,12 @@ def megabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def resident(kind="VmRSS"):
+    """Megabytes of this process now, by a name of `/proc/self/status`."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(rf"{kind}:\s+(\d+)", status)[1]) / 1024
+
+
 @contextlib.contextmanager
 def watched(most):
     """Puts into `most["anonymous"]` the most megabytes that the process has
@@ -25,9 +31,9 @@ def watched(most):
 
     def watch():
         while not done.wait(0.002):
-            status = pathlib.Path("/proc/self/status").read_text()
-            now = int(re.search(r"RssAnon:\s+(\d+)", status)[1]) / 1024
-            most["anonymous"] = max(most.get("anonymous", 0), now)
+            most["anonymous"] = max(
+                most.get("anonymous", 0), resident("RssAnon")
+            )
 
     thread = threading.Thread(target=watch)
     thread.start()
