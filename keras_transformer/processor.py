@@ -1,0 +1,79 @@
+"""The processor of this machine: its name, and the dtype it computes fast in.
+
+Importing this module imports neither Keras nor TensorFlow.
+"""
+
+import os
+import pathlib
+import platform
+
+DTYPE_POLICIES = ("auto", "float32", "mixed_bfloat16")
+CPU_INFO = "/proc/cpuinfo"
+# Instructions that multiply matrices in bfloat16. With fewer, bfloat16 is
+# emulated, which takes longer than float32.
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
+MATRIX_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+# Settings of ONEDNN_MAX_CPU_ISA that hold these instructions back.
+ISAS_WITHOUT_BFLOAT16 = {
+    "SSE41",
+    "AVX",
+    "AVX2",
+    "AVX2_VNNI",
+    "AVX2_VNNI_2",
+    "AVX512_CORE",
+    "AVX512_CORE_VNNI",
+}
+
+
+def describe() -> str:
+    """Returns the processor's name and its instructions for matrices."""
+    fields = _cpu_info()
+    name = fields.get("model name") or platform.processor() or "unknown"
+    flags = fields.get("flags", "").split()
+    return ", ".join([name, *(flag for flag in MATRIX_FLAGS if flag in flags)])
+
+
+def resolve_dtype_policy(policy: str) -> str:
+    """Returns a dtype policy of Keras for `policy`.
+
+    "auto" becomes "mixed_bfloat16" where the GPU, or without one the
+    processor, multiplies matrices in bfloat16, and "float32" elsewhere. Other
+    policies are returned as they are.
+    """
+    if policy != "auto":
+        return policy
+    return "mixed_bfloat16" if computes_in_bfloat16() else "float32"
+
+
+def computes_in_bfloat16() -> bool:
+    """Returns whether products of bfloat16 matrices are fast on this machine.
+
+    The answer takes account of `TF_ENABLE_ONEDNN_OPTS` and
+    `ONEDNN_MAX_CPU_ISA`, by which TensorFlow can be kept from the
+    instructions for bfloat16.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        details = map(tf.config.experimental.get_device_details, gpus)
+        return all(
+            detail.get("compute_capability", (0, 0)) >= (8, 0)
+            for detail in details
+        )
+    highest = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    return (
+        os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower()
+        not in ("0", "false")
+        and highest not in ISAS_WITHOUT_BFLOAT16
+        and bool(BFLOAT16_FLAGS & set(_cpu_info().get("flags", "").split()))
+    )
+
+
+def _cpu_info() -> dict[str, str]:
+    """The fields of the last core, empty where the system has no such file."""
+    path = pathlib.Path(CPU_INFO)
+    if not path.is_file():
+        return {}
+    pairs = [line.split(":", 1) for line in path.read_text().splitlines()]
+    return {p[0].strip(): p[1].strip() for p in pairs if len(p) == 2}
