@@ -94,13 +94,15 @@ def export(options):
             open_run(options.folder), options.path, options.quantization
         )
     else:
-        from keras_transformer import saved_model
+        from keras_transformer import processor, saved_model
         from keras_transformer.translator import SearchSettings
 
         settings = SearchSettings(options.beam_size, options.alpha)
+        dtype = processor.resolve_dtype(options.dtype)
         path = saved_model.export(
-            open_run(options.folder), options.path, settings, options.dtype
+            open_run(options.folder), options.path, settings, dtype
         )
+        print(f"The matrices are in {dtype}.")
     print(f"Exported {path}")
 
 
@@ -304,7 +306,11 @@ def _check_agrees(options, run):
     kept["preset"] = _preset_of(run.config, options)
     for option in sorted(options.given):
         name = option.strip("-").replace("-", "_")
-        if name not in _NOT_KEPT and getattr(options, name) != kept[name]:
+        # "auto" asks for what the run has: it was resolved at its start.
+        if name not in _NOT_KEPT and getattr(options, name) not in (
+            kept[name],
+            "auto",
+        ):
             raise ValueError(
                 f"A resumed run keeps its settings. Received: {option} "
                 f"{getattr(options, name)}, the run has {kept[name]}. Leave it "

@@ -307,9 +307,4 @@ def linear(x, weights):
 
 
 def _product(x, kernel):
-    """With a matrix, or with its panels."""
-    x = tf.matmul(tf.cast(x, kernel.dtype), kernel)
-    if kernel.shape.rank == 2:
-        return x
-    panels, _, width = kernel.shape
-    return tf.reshape(_swapped(x[None]), [-1, panels * width])
+    return tf.matmul(tf.cast(x, kernel.dtype), kernel)

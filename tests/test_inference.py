@@ -17,7 +17,6 @@ CONFIGS = [
     {"positions": "learned", "max_length": 13},
     {"key_dim": 7, "value_dim": 5},
     {"use_bias": False, "activation": "gelu"},
-    {"vocab_size": 2048, "d_model": 128, "d_ff": 2048},  # in panels
 ]
 
 
@@ -95,17 +94,6 @@ def test_a_shared_table_is_there_once():
         for x in tf.nest.flatten(inference_weights(random_model()))
     ]
     assert sizes.count(41 * 26) == 2
-
-
-def test_large_float32_matrices_lie_in_panels():
-    def ranks(dtype):
-        weights = inference_weights(random_model(**CONFIGS[-1]), dtype)
-        layer = weights["encoder"][0]
-        kernels = layer["inner"], layer["self"], weights["projection"]
-        return [x["kernel"].shape.rank for x in kernels]
-
-    assert ranks("float32") == [3, 2, 3]
-    assert ranks("bfloat16") == [2, 2, 2]
 
 
 def test_barred_ids_are_never_said():
