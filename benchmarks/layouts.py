@@ -72,33 +72,12 @@ def transposed_table(inference, weights):
     inference._product = product
 
 
-def plain_attention(inference, weights):
-    """`tf.matmul` and `tf.nn.softmax` at every size."""
-    inference._few_attend = inference._many_attend
-
-
-def plain_transpose(inference, weights):
-    """Transpositions of floats, without the detour by integers."""
-    import tensorflow as tf
-
-    inference._swapped = lambda x: tf.transpose(x, [0, 2, 1, 3])
-
-
-def all_plain(inference, weights):
-    """Both of these."""
-    plain_attention(inference, weights)
-    plain_transpose(inference, weights)
-
-
 VARIANTS = {
     function.__name__: function
     for function in (
         as_exported,
         panels,
         transposed_table,
-        plain_attention,
-        plain_transpose,
-        all_plain,
     )
 }
 
