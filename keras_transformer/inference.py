@@ -144,7 +144,7 @@ class InferenceModel:
         x = tf.gather(embedding["table"], ids)
         if self.config.positions == "learned":
             x += tf.gather(embedding["positions"], positions)
-        else:
+        elif self.config.positions == "sinusoidal":
             x += positional_encoding(positions, self.config.d_model)
         return tf.reshape(x, [-1, self.config.d_model])
 

@@ -5,6 +5,7 @@ Shapes: B batch, T target length, S source length, H heads, D d_model.
 
 import keras
 
+from keras_transformer.layers.masks import check_padding_masks
 from keras_transformer.layers.residual_layer import ResidualLayer
 
 
@@ -32,6 +33,8 @@ class DecoderLayer(ResidualLayer):
         memory_cache: the memory's keys and values, see `project_memory`.
             `x` may then hold several rows (beams) for each row of memory.
         training: whether dropout is on.
+        mask: the same as `x_mask`, under the name by which Keras marks the
+            output.
 
     Returns:
         `(B, T, D)`, and if asked for the weights, and with `cache_index` the
@@ -76,6 +79,33 @@ class DecoderLayer(ResidualLayer):
         """The memory's keys and values, projected once for all steps."""
         return self.cross_attention.project(memory)
 
+    def compute_output_spec(
+        self,
+        x,
+        memory=None,
+        x_mask=None,
+        memory_mask=None,
+        return_attention_scores=False,
+        cache=None,
+        cache_index=None,
+        memory_cache=None,
+        training=None,
+        mask=None,
+    ):
+        own = self.self_attention.compute_output_spec(
+            x, x, cache=cache, cache_index=cache_index
+        )
+        other = self.cross_attention.compute_output_spec(
+            x,
+            memory,
+            return_attention_scores=return_attention_scores,
+            cache=memory_cache,
+        )
+        output, *caches = own if isinstance(own, tuple) else (own,)
+        scores = other[1:] if isinstance(other, tuple) else ()
+        extras = (*scores, *caches)
+        return (output, *extras) if extras else output
+
     def call(
         self,
         x,
@@ -87,7 +117,11 @@ class DecoderLayer(ResidualLayer):
         cache_index=None,
         memory_cache=None,
         training=None,
+        mask=None,
     ):
+        x_mask = mask if x_mask is None else x_mask
+        check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
+
         def attend(h):
             return self.self_attention(
                 h,

@@ -67,3 +67,19 @@ def combine_masks(*masks):
         mask = ops.cast(mask, "bool")
         combined = mask if combined is None else combined & mask
     return combined
+
+
+def check_padding_masks(**masks):
+    """Checks that masks of padding have shape `(B, T)`.
+
+    Raises:
+        ValueError: names the mask that has not.
+    """
+    for name, mask in masks.items():
+        if mask is not None and len(ops.shape(mask)) != 2:
+            raise ValueError(
+                f"`{name}` marks the real positions and must have shape "
+                "(batch, length). Received: "
+                f"{name}.shape={tuple(ops.shape(mask))}. A mask of queries and "
+                "keys goes by `attention_mask`."
+            )

@@ -12,7 +12,19 @@ from keras_transformer.layers.attention import (
     write_cache,
 )
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.masks import causal_mask, combine_masks
+from keras_transformer.layers.masks import (
+    causal_mask,
+    check_padding_masks,
+    combine_masks,
+)
+
+# Arguments of Keras' layer that only their default values are accepted of.
+NOT_SUPPORTED = {
+    "attention_axes": None,
+    "sliding_window": None,
+    "flash_attention": None,
+    "use_gate": False,
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -22,13 +34,15 @@ class MultiHeadAttention(keras.layers.Layer):
     head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
 
     The weights are W^Q and W^K of shape `(D, H·d_k)`, W^V `(D, H·d_v)` and W^O
-    `(H·d_v, D)`, with a bias each. Arguments have the names of
+    `(H·d_v, D)`, with a bias each. Arguments have the names and the order of
     `keras.layers.MultiHeadAttention`, so that swapping one for the other is
-    one import. Relative to that layer: a row that may attend to nothing
+    one import, and `from_keras` takes over the weights. Relative to that
+    layer: a row that may attend to nothing
     gives zeros on every path, masks are read and never removed from the
     inputs, scores and softmax are in float32, and kernels are stored as
     matrices, so that Glorot initialisation sees the true fan-in. Inputs have
-    rank 3; `attention_axes` and `flash_attention` do not exist here.
+    rank 3. `attention_axes`, `sliding_window`, `flash_attention` and `use_gate`
+    are accepted at their default values only.
 
     Args:
         num_heads: H.
@@ -38,12 +52,13 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: whether the four projections have a bias. Defaults to True.
         output_shape: width of the output. Defaults to that of the query.
         kernel_initializer, bias_initializer, kernel_regularizer,
-        bias_regularizer, kernel_constraint, bias_constraint: as in `Dense`.
+        bias_regularizer, activity_regularizer, kernel_constraint,
+        bias_constraint: as in `Dense`.
         seed: seed of the dropout.
 
     Call arguments:
         query: `(B, T, D)`.
-        value: `(B, S, D)`. May be `None` when `cache` holds projected keys.
+        value: `(B, S, D)`. Needed unless `cache` holds projected keys.
         key: `(B, S, D)`. Defaults to `value`.
         query_mask, value_mask, key_mask: boolean `(B, T)` or `(B, S)`, filled
             in by Keras from implicit masks when not given.
@@ -66,8 +81,9 @@ class MultiHeadAttention(keras.layers.Layer):
         updated cache.
 
     Raises:
-        ValueError: if a dimension is not positive, or the query is not of
-            rank 3.
+        ValueError: if a dimension is not positive, an argument of Keras' layer
+            is not supported, the query is not of rank 3, `value` is missing, a
+            mask has the wrong rank, or the cache has no room.
     """
 
     def __init__(
@@ -78,16 +94,27 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout=0.0,
         use_bias=True,
         output_shape=None,
+        attention_axes=None,
+        sliding_window=None,
+        flash_attention=None,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         kernel_regularizer=None,
         bias_regularizer=None,
+        activity_regularizer=None,
         kernel_constraint=None,
         bias_constraint=None,
+        use_gate=False,
         seed=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        _check_supported(
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            use_gate=use_gate,
+        )
         value_dim = key_dim if value_dim is None else value_dim
         if min(num_heads, key_dim, value_dim) < 1:
             raise ValueError(
@@ -123,6 +150,34 @@ class MultiHeadAttention(keras.layers.Layer):
         self.weight_dropout = Dropout(
             dropout, seed=seed, dtype=self.dtype_policy, name="dropout"
         )
+
+    @classmethod
+    def from_keras(cls, layer):
+        """Returns this layer with the arguments and the weights of a
+        `keras.layers.MultiHeadAttention`.
+
+        Args:
+            layer: the layer of Keras, built.
+
+        Raises:
+            ValueError: if it is not built, or has arguments that are not
+                supported.
+        """
+        if not layer.built:
+            raise ValueError(
+                "A layer must be built before its weights can be taken over. "
+                f"Received: {layer.name!r}, which is not. Call it first."
+            )
+        ours = cls.from_config(layer.get_config())
+        widths = [
+            weight.shape[0]
+            for weight in layer.weights[:: 2 if ours.use_bias else 1]
+        ]
+        query, key, value = ((None, None, width) for width in widths[:3])
+        ours.build(query, value, key)
+        for mine, theirs in zip(ours.weights, layer.weights, strict=True):
+            mine.assign(ops.reshape(theirs, mine.shape))
+        return ours
 
     def _dense(self, units, name):
         return keras.layers.Dense(
@@ -197,6 +252,15 @@ class MultiHeadAttention(keras.layers.Layer):
         cache=None,
         cache_index=None,
     ):
+        check_padding_masks(
+            query_mask=query_mask, value_mask=value_mask, key_mask=key_mask
+        )
+        if value is None and (cache is None or cache_index is not None):
+            raise ValueError(
+                "`value` is needed unless `cache` holds projected keys and "
+                "values. Received: value=None. For self-attention pass the "
+                "query twice."
+            )
         batch, length = ops.shape(query)[:2]
         queries = self.query_projection(query)
         offset = 0
@@ -205,9 +269,10 @@ class MultiHeadAttention(keras.layers.Layer):
         elif cache_index is None:
             heads = cache
             # Rows that share their keys become one row with more queries.
-            queries = ops.reshape(
-                queries, (ops.shape(cache["key"])[0], -1, queries.shape[-1])
-            )
+            rows = ops.shape(cache["key"])[0]
+            queries = ops.reshape(queries, (rows, -1, queries.shape[-1]))
+            if query_mask is not None:
+                query_mask = ops.reshape(query_mask, (rows, -1))
         else:
             heads = write_cache(cache, self.project(value, key), cache_index)
             offset = cache_index
@@ -263,6 +328,42 @@ class MultiHeadAttention(keras.layers.Layer):
             (drops and dropout) or None,
         )
 
+    def compute_output_shape(
+        self, query_shape, value_shape=None, key_shape=None
+    ):
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
+    def compute_output_spec(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+        cache=None,
+        cache_index=None,
+    ):
+        def announced(shape):
+            return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+        returned = [announced(self.compute_output_shape(query.shape))]
+        if return_attention_scores:
+            batch, length = query.shape[:2]
+            keys = value.shape[1] if cache is None else cache["key"].shape[2]
+            if cache is not None and cache_index is None:
+                rows = cache["key"].shape[0]
+                known = None not in (rows, batch, length)
+                batch, length = rows, batch * length // rows if known else None
+            returned.append(announced((batch, self.num_heads, length, keys)))
+        if cache_index is not None:
+            returned.append({k: announced(x.shape) for k, x in cache.items()})
+        return tuple(returned) if len(returned) > 1 else returned[0]
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -283,6 +384,9 @@ class MultiHeadAttention(keras.layers.Layer):
             ),
             "bias_regularizer": keras.regularizers.serialize(
                 self.bias_regularizer
+            ),
+            "activity_regularizer": keras.regularizers.serialize(
+                self.activity_regularizer
             ),
             "kernel_constraint": keras.constraints.serialize(
                 self.kernel_constraint
@@ -307,3 +411,13 @@ def _per_head(mask):
     if mask is None or len(mask.shape) == 4:
         return mask
     return ops.expand_dims(mask, -3)
+
+
+def _check_supported(**arguments):
+    for name, value in arguments.items():
+        if value not in (None, NOT_SUPPORTED[name]) and value is not False:
+            raise ValueError(
+                f"`{name}` of `keras.layers.MultiHeadAttention` is not "
+                f"supported here. Received: {name}={value!r}. Leave it out, or "
+                "use that layer."
+            )

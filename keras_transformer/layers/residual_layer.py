@@ -1,5 +1,7 @@
 """What the encoder and the decoder layer share: figure 1, "Add & Norm"."""
 
+import inspect
+
 import keras
 
 from keras_transformer.layers.dropout import Dropout
@@ -55,6 +57,17 @@ class ResidualLayer(keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
+
+    def __call__(self, *args, **kwargs):
+        # Keras marks the output by the keyword `mask`, but not by an explicit
+        # mask of another name or one that is passed by its place.
+        given = inspect.signature(self.call).bind(*args, **kwargs).arguments
+        if given.get("mask") is None and given.get("x_mask") is not None:
+            given["mask"] = given["x_mask"]
+        return super().__call__(given.pop("x"), **given)
+
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return (*x_shape[:-1], self.d_model)
 
     def _seed(self, site):
         """Each site of dropout its own seed, or all would drop alike."""
