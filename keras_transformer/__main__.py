@@ -306,11 +306,8 @@ def _check_agrees(options, run):
     kept["preset"] = _preset_of(run.config, options)
     for option in sorted(options.given):
         name = option.strip("-").replace("-", "_")
-        # "auto" asks for what the run has: it was resolved at its start.
-        if name not in _NOT_KEPT and getattr(options, name) not in (
-            kept[name],
-            "auto",
-        ):
+        agrees = (kept.get(name), "auto")  # what "auto" was at the start
+        if name not in _NOT_KEPT and getattr(options, name) not in agrees:
             raise ValueError(
                 f"A resumed run keeps its settings. Received: {option} "
                 f"{getattr(options, name)}, the run has {kept[name]}. Leave it "

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_transformer"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-LAYERS = {"math", "keras", "keras_transformer.layers"}
+LAYERS = {"inspect", "math", "keras", "keras_transformer.layers"}
 KERAS_ALONE = {*LAYERS, "keras_transformer.config"}
 # Room: what its modules may import at their head. The standard library is
 # open to all but the rooms that serve any backend.

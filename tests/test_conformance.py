@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.layers.multi_head_attention import NOT_SUPPORTED
+from keras_transformer.layers.keras_attention import NOT_SUPPORTED
 
 CASES = list(conformance.LAYERS.values())
 each_layer = pytest.mark.parametrize(

@@ -6,6 +6,10 @@ Shapes: B batch, T target length, S source length, H heads, D d_model.
 import keras
 
 from keras_transformer.layers.masks import check_padding_masks
+from keras_transformer.layers.output_spec import (
+    arguments_of_call,
+    attention_output_spec,
+)
 from keras_transformer.layers.residual_layer import ResidualLayer
 
 
@@ -79,31 +83,26 @@ class DecoderLayer(ResidualLayer):
         """The memory's keys and values, projected once for all steps."""
         return self.cross_attention.project(memory)
 
-    def compute_output_spec(
-        self,
-        x,
-        memory=None,
-        x_mask=None,
-        memory_mask=None,
-        return_attention_scores=False,
-        cache=None,
-        cache_index=None,
-        memory_cache=None,
-        training=None,
-        mask=None,
-    ):
-        own = self.self_attention.compute_output_spec(
-            x, x, cache=cache, cache_index=cache_index
-        )
-        other = self.cross_attention.compute_output_spec(
+    def compute_output_spec(self, *args, **kwargs):
+        given = arguments_of_call(self, args, kwargs)
+        x, scores = given["x"], given.get("return_attention_scores", False)
+        own = attention_output_spec(
+            self.self_attention,
             x,
-            memory,
-            return_attention_scores=return_attention_scores,
-            cache=memory_cache,
+            x,
+            cache=given.get("cache"),
+            cache_index=given.get("cache_index"),
         )
         output, *caches = own if isinstance(own, tuple) else (own,)
-        scores = other[1:] if isinstance(other, tuple) else ()
-        extras = (*scores, *caches)
+        if scores:
+            _, *scores = attention_output_spec(
+                self.cross_attention,
+                x,
+                given.get("memory"),
+                return_attention_scores=True,
+                cache=given.get("memory_cache"),
+            )
+        extras = (*(scores or ()), *caches)
         return (output, *extras) if extras else output
 
     def call(

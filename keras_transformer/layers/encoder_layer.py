@@ -6,6 +6,10 @@ Shapes: B batch, T length, H heads, D d_model.
 import keras
 
 from keras_transformer.layers.masks import check_padding_masks
+from keras_transformer.layers.output_spec import (
+    arguments_of_call,
+    attention_output_spec,
+)
 from keras_transformer.layers.residual_layer import ResidualLayer
 
 
@@ -83,25 +87,10 @@ class EncoderLayer(ResidualLayer):
         """Room for the keys and values of `length` positions."""
         return self.self_attention.empty_cache(batch_size, length)
 
-    def compute_output_spec(
-        self,
-        x,
-        mask=None,
-        x_mask=None,
-        attention_mask=None,
-        use_causal_mask=False,
-        return_attention_scores=False,
-        cache=None,
-        cache_index=None,
-        training=None,
-    ):
-        return self.self_attention.compute_output_spec(
-            x,
-            x,
-            return_attention_scores=return_attention_scores,
-            cache=cache,
-            cache_index=cache_index,
-        )
+    def compute_output_spec(self, *args, **kwargs):
+        given = arguments_of_call(self, args, kwargs)
+        x = given.pop("x")
+        return attention_output_spec(self.self_attention, x, x, **given)
 
     def call(
         self,

@@ -83,3 +83,21 @@ def check_padding_masks(**masks):
                 f"{name}.shape={tuple(ops.shape(mask))}. A mask of queries and "
                 "keys goes by `attention_mask`."
             )
+
+
+def of_queries(mask):
+    """Returns a mask of queries `(B, T)` as `(B, T, 1)`, or `None`."""
+    return None if mask is None else ops.expand_dims(mask, -1)
+
+
+def of_keys(mask):
+    """Returns a mask of keys `(B, S)` as `(B, 1, S)`, or `None`."""
+    return None if mask is None else ops.expand_dims(mask, -2)
+
+
+def per_head(mask):
+    """Returns a mask `(B, T, S)` as `(B, 1, T, S)`, or `None`. A mask that has
+    an axis of heads stays."""
+    if mask is None or len(mask.shape) == 4:
+        return mask
+    return ops.expand_dims(mask, -3)

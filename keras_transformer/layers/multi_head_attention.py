@@ -12,18 +12,24 @@ from keras_transformer.layers.attention import (
     write_cache,
 )
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.keras_attention import check_supported, take_over
 from keras_transformer.layers.masks import (
     causal_mask,
     check_padding_masks,
     combine_masks,
+    of_keys,
+    of_queries,
+    per_head,
+)
+from keras_transformer.layers.output_spec import (
+    arguments_of_call,
+    attention_output_spec,
 )
 
-# Arguments of Keras' layer that only their default values are accepted of.
-NOT_SUPPORTED = {
-    "attention_axes": None,
-    "sliding_window": None,
-    "flash_attention": None,
-    "use_gate": False,
+SERIALIZERS = {
+    "initializer": keras.initializers,
+    "regularizer": keras.regularizers,
+    "constraint": keras.constraints,
 }
 
 
@@ -109,7 +115,7 @@ class MultiHeadAttention(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        _check_supported(
+        check_supported(
             attention_axes=attention_axes,
             sliding_window=sliding_window,
             flash_attention=flash_attention,
@@ -163,21 +169,7 @@ class MultiHeadAttention(keras.layers.Layer):
             ValueError: if it is not built, or has arguments that are not
                 supported.
         """
-        if not layer.built:
-            raise ValueError(
-                "A layer must be built before its weights can be taken over. "
-                f"Received: {layer.name!r}, which is not. Call it first."
-            )
-        ours = cls.from_config(layer.get_config())
-        widths = [
-            weight.shape[0]
-            for weight in layer.weights[:: 2 if ours.use_bias else 1]
-        ]
-        query, key, value = ((None, None, width) for width in widths[:3])
-        ours.build(query, value, key)
-        for mine, theirs in zip(ours.weights, layer.weights, strict=True):
-            mine.assign(ops.reshape(theirs, mine.shape))
-        return ours
+        return take_over(cls, layer)
 
     def _dense(self, units, name):
         return keras.layers.Dense(
@@ -279,12 +271,12 @@ class MultiHeadAttention(keras.layers.Layer):
         mask = None
         if cache_index is None:
             mask = combine_masks(
-                _rows(query_mask), _columns(value_mask), _columns(key_mask)
+                of_queries(query_mask), of_keys(value_mask), of_keys(key_mask)
             )
         if use_causal_mask or cache_index is not None:
             keys = ops.shape(heads["key"])[2]
             mask = combine_masks(mask, causal_mask(length, keys, offset))
-        mask = combine_masks(_per_head(mask), _per_head(attention_mask))
+        mask = combine_masks(per_head(mask), per_head(attention_mask))
         output, weights = self._attend(
             self._split_heads(queries, self.key_dim),
             heads,
@@ -333,38 +325,23 @@ class MultiHeadAttention(keras.layers.Layer):
     ):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
-    def compute_output_spec(
-        self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        cache=None,
-        cache_index=None,
-    ):
-        def announced(shape):
-            return keras.KerasTensor(shape, dtype=self.compute_dtype)
-
-        returned = [announced(self.compute_output_shape(query.shape))]
-        if return_attention_scores:
-            batch, length = query.shape[:2]
-            keys = value.shape[1] if cache is None else cache["key"].shape[2]
-            if cache is not None and cache_index is None:
-                rows = cache["key"].shape[0]
-                known = None not in (rows, batch, length)
-                batch, length = rows, batch * length // rows if known else None
-            returned.append(announced((batch, self.num_heads, length, keys)))
-        if cache_index is not None:
-            returned.append({k: announced(x.shape) for k, x in cache.items()})
-        return tuple(returned) if len(returned) > 1 else returned[0]
+    def compute_output_spec(self, *args, **kwargs):
+        given = arguments_of_call(self, args, kwargs)
+        return attention_output_spec(self, **given)
 
     def get_config(self):
+        serialized = {
+            name: SERIALIZERS[name.split("_")[1]].serialize(getattr(self, name))
+            for name in (
+                "kernel_initializer",
+                "bias_initializer",
+                "kernel_regularizer",
+                "bias_regularizer",
+                "activity_regularizer",
+                "kernel_constraint",
+                "bias_constraint",
+            )
+        }
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -373,51 +350,6 @@ class MultiHeadAttention(keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "output_shape": self.output_dim,
-            "kernel_initializer": keras.initializers.serialize(
-                self.kernel_initializer
-            ),
-            "bias_initializer": keras.initializers.serialize(
-                self.bias_initializer
-            ),
-            "kernel_regularizer": keras.regularizers.serialize(
-                self.kernel_regularizer
-            ),
-            "bias_regularizer": keras.regularizers.serialize(
-                self.bias_regularizer
-            ),
-            "activity_regularizer": keras.regularizers.serialize(
-                self.activity_regularizer
-            ),
-            "kernel_constraint": keras.constraints.serialize(
-                self.kernel_constraint
-            ),
-            "bias_constraint": keras.constraints.serialize(
-                self.bias_constraint
-            ),
             "seed": self.seed,
+            **serialized,
         }
-
-
-def _rows(mask):
-    return None if mask is None else ops.expand_dims(mask, -1)
-
-
-def _columns(mask):
-    return None if mask is None else ops.expand_dims(mask, -2)
-
-
-def _per_head(mask):
-    """`(B, T, S)` to `(B, 1, T, S)`; what has heads already stays."""
-    if mask is None or len(mask.shape) == 4:
-        return mask
-    return ops.expand_dims(mask, -3)
-
-
-def _check_supported(**arguments):
-    for name, value in arguments.items():
-        if value not in (None, NOT_SUPPORTED[name]) and value is not False:
-            raise ValueError(
-                f"`{name}` of `keras.layers.MultiHeadAttention` is not "
-                f"supported here. Received: {name}={value!r}. Leave it out, or "
-                "use that layer."
-            )

@@ -1,13 +1,12 @@
 """What the encoder and the decoder layer share: figure 1, "Add & Norm"."""
 
-import inspect
-
 import keras
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.output_spec import arguments_of_call
 
 
 class ResidualLayer(keras.layers.Layer):
@@ -61,7 +60,7 @@ class ResidualLayer(keras.layers.Layer):
     def __call__(self, *args, **kwargs):
         # Keras marks the output by the keyword `mask`, but not by an explicit
         # mask of another name or one that is passed by its place.
-        given = inspect.signature(self.call).bind(*args, **kwargs).arguments
+        given = arguments_of_call(self, args, kwargs)
         if given.get("mask") is None and given.get("x_mask") is not None:
             given["mask"] = given["x_mask"]
         return super().__call__(given.pop("x"), **given)
