@@ -26,10 +26,14 @@ from keras_transformer.layers.output_spec import (
     attention_output_spec,
 )
 
-SERIALIZERS = {
-    "initializer": keras.initializers,
-    "regularizer": keras.regularizers,
-    "constraint": keras.constraints,
+SERIALIZED = {
+    "kernel_initializer": keras.initializers,
+    "bias_initializer": keras.initializers,
+    "kernel_regularizer": keras.regularizers,
+    "bias_regularizer": keras.regularizers,
+    "activity_regularizer": keras.regularizers,
+    "kernel_constraint": keras.constraints,
+    "bias_constraint": keras.constraints,
 }
 
 
@@ -128,7 +132,7 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"Received: num_heads={num_heads}, key_dim={key_dim}, "
                 f"value_dim={value_dim}"
             )
-        if isinstance(output_shape, tuple | list):
+        if not isinstance(output_shape, int | None):
             if len(output_shape) != 1:
                 raise ValueError(
                     "`output_shape` must be one width. "
@@ -320,27 +324,18 @@ class MultiHeadAttention(keras.layers.Layer):
             (drops and dropout) or None,
         )
 
-    def compute_output_shape(
-        self, query_shape, value_shape=None, key_shape=None
-    ):
+    def compute_output_shape(self, query_shape, *_):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args, **kwargs):
-        given = arguments_of_call(self, args, kwargs)
-        return attention_output_spec(self, **given)
+        return attention_output_spec(
+            self, **arguments_of_call(self, args, kwargs)
+        )
 
     def get_config(self):
         serialized = {
-            name: SERIALIZERS[name.split("_")[1]].serialize(getattr(self, name))
-            for name in (
-                "kernel_initializer",
-                "bias_initializer",
-                "kernel_regularizer",
-                "bias_regularizer",
-                "activity_regularizer",
-                "kernel_constraint",
-                "bias_constraint",
-            )
+            name: module.serialize(getattr(self, name))
+            for name, module in SERIALIZED.items()
         }
         return {
             **super().get_config(),
