@@ -129,8 +129,6 @@ def translate(options):
     if options.explain:
         ours = {"--beam-size", "--alpha", "--batch-size"}
         _refuse(options, ours, "--explain")
-            options, {"--beam-size", "--alpha", "--batch-size"}, "--explain"
-        )
         _explain(_exported(options.path), options.explain)
         return
     workers = _workers(options)
