@@ -1,12 +1,22 @@
 """The command `keras-transformer`: train, export, translate, evaluate."""
 
+import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
 
 from keras_transformer import chatter
 from keras_transformer.arguments import parser
+
+
+def run() -> int:
+    """Runs the command in a process of its own, which it prepares."""
+    chatter.silence()
+    # TensorFlow leaves it off on processors without AVX-512.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    return main()
 
 
 def main(arguments=None) -> int:
@@ -26,6 +36,12 @@ def main(arguments=None) -> int:
         )
         print(f"keras-transformer: error: {message}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever reads has read enough. Python's flush at the end of the
+        # process must not fail again.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ValueError, OSError, *_tensorflow_errors()) as error:
         if os.environ.get(chatter.DEBUG):
             raise
@@ -87,6 +103,9 @@ def average(options):
 def export(options):
     from keras_transformer.run import open_run
 
+    ours = {"--beam-size", "--alpha", "--dtype"}
+    foreign = ours if options.format == "ctranslate2" else {"--quantization"}
+    _refuse(options, foreign, f"--format {options.format}")
     if options.format == "ctranslate2":
         from keras_transformer.interop import ctranslate2
 
@@ -107,13 +126,15 @@ def export(options):
 
 
 def translate(options):
-    from keras_transformer.lines import translate_lines
+    from keras_transformer.lines import chunks_of_lines, translate_lines
 
+    if options.explain:
+        ours = {"--beam-size", "--alpha", "--batch-size"}
+        _refuse(options, ours, "--explain")
+        _explain(_exported(options.path), options.explain)
+        return
     workers = _workers(options)
     model = _exported(options.path)
-    if options.explain:
-        _explain(model, options.explain)
-        return
     function = _function(model, options)
     shows = sys.stderr.isatty() and not sys.stdout.isatty()
     before = 0
@@ -124,15 +145,38 @@ def translate(options):
 
     # Some thousand lines at a time: enough to sort by length, and memory
     # stays bounded whatever comes.
-    for lines in _chunks(sys.stdin.buffer, 4096):
+    for lines in chunks_of_lines(_input(), 4096):
         for line in translate_lines(
             function, lines, options.batch_size, progress, workers
         ):
-            sys.stdout.write(line + "\n")
+            _write(line)
         sys.stdout.flush()
         before += len(lines)
     if shows:
         _show(f"{before:,} lines", end="\n")
+
+
+def _refuse(options, names, where):
+    """Raises a `ValueError` if an option was given that does not apply."""
+    if refused := sorted(options.given & names):
+        raise ValueError(
+            f"`{where}` has no use for some options. Received: "
+            f"{', '.join(refused)}. Leave them out."
+        )
+
+
+def _input():
+    if sys.stdin is None:
+        raise ValueError(
+            "Standard input must be open, with a line of text each. Received: "
+            "a closed one. Redirect it from a file or a pipe."
+        )
+    return sys.stdin.buffer
+
+
+def _write(line):
+    """A line of UTF-8, whatever the locale."""
+    sys.stdout.buffer.write(line.encode() + b"\n")
 
 
 def _show(text, end=""):
@@ -141,15 +185,17 @@ def _show(text, end=""):
 
 
 def _explain(model, path):
+    from keras_transformer.lines import chunks_of_lines
     from keras_transformer.plots import plot_attention
 
-    lines = [line for some in _chunks(sys.stdin.buffer, 4096) for line in some]
+    chunks = chunks_of_lines(_input(), 4096)
+    lines = [line for chunk in chunks for line in chunk]
     if len(lines) != 1 or not lines[0].strip():
         raise ValueError(
             f"`--explain` draws one line of text. Received: {len(lines)} lines."
         )
     found = model.explain(lines[0])
-    sys.stdout.write(found["translation"] + "\n")
+    _write(found["translation"])
     plot_attention(
         found["source_pieces"],
         found["target_pieces"],
@@ -200,7 +246,14 @@ def evaluate(options):
         "search": search,
     }
     print(json.dumps(result), flush=True)
-    evaluation.remember(model.path, result)
+    try:
+        evaluation.remember(model.path, result)
+    except OSError as error:
+        print(
+            f"keras-transformer: warning: the result is not stored beside the "
+            f"model: {error}",
+            file=sys.stderr,
+        )
 
 
 def _workers(options):
@@ -328,22 +381,10 @@ def _preset_of(config, options):
     return "another shape"
 
 
-def _chunks(file, size):
-    """Lists of up to `size` lines; bytes, since input may be no UTF-8."""
-    lines = []
-    for line in file:
-        lines.append(line.removesuffix(b"\n").removesuffix(b"\r"))
-        if len(lines) == size:
-            yield lines
-            lines = []
-    if lines:
-        yield lines
-
-
 COMMANDS = {
     function.__name__: function
     for function in (train, average, export, translate, evaluate)
 }
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -7,6 +7,7 @@ business with its user's terminal.
 """
 
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -37,3 +38,5 @@ def silence():
         terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         sys.stderr = terminal
+        # Where native code died, since its own last words are not heard.
+        faulthandler.enable(terminal)

@@ -208,7 +208,7 @@ class Translator:
             "`text` and `translation` must have the same number of strings.",
         )
         target, also = _cut(
-            self.target_tokenizer.encode(translation), self.max_pieces
+            self.target_tokenizer.encode(translation), self.max_length - 1
         )
         model = self._model()
         log_probs, _ = model.read(
@@ -233,7 +233,8 @@ class Translator:
             `source_pieces` `(B, S)` and `target_pieces` `(B, T)`, strings that
             are empty at padding, and `attention`, float32 `(B, N, H, T, S)`:
             of each of N layers and H heads, the weights from each target piece
-            to the source, which add up to 1.
+            to the source, which add up to 1. A blank string has no pieces:
+            empty strings, and no attention: zeros.
         """
         settings = self.settings
         source, truncated = self._source(tf.ensure_shape(text, [None]))
@@ -264,6 +265,13 @@ class Translator:
             **found,
             "translation": tf.where(blank, "", found["translation"]),
             "score": tf.where(blank, 0.0, found["score"]),
+            **{
+                name: tf.where(blank[:, None], "", found[name])
+                for name in ("source_pieces", "target_pieces")
+            },
+            "attention": tf.where(
+                blank[:, None, None, None, None], 0.0, found["attention"]
+            ),
             "truncated": truncated,
         }
 

@@ -86,9 +86,12 @@ class Tokenizer:
         self._ids = {
             processor.id_to_piece(i): i for i in range(self.vocab_size)
         }
-        # Bytes that would break a line, should a model ever say them.
+        # Pieces that would break a line, should a model ever say them. Lines
+        # end at these two characters alone, as in `read_lines`.
         self.line_breaks = [
-            processor.piece_to_id(piece) for piece in ("<0x0A>", "<0x0D>")
+            i
+            for piece, i in self._ids.items()
+            if piece in ("<0x0A>", "<0x0D>") or {"\n", "\r"} & set(piece)
         ]
 
     def _operations(self):
