@@ -1,14 +1,20 @@
 """The command `keras-transformer`: train, export, translate, evaluate."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
 import sys
+import warnings
 
 from keras_transformer import chatter
 from keras_transformer.arguments import parser
+from keras_transformer.standard_streams import (
+    chunks_of_lines,
+    show,
+    standard_input,
+    write_line,
+)
 
 
 def run() -> int:
@@ -75,6 +81,7 @@ def _interrupted():
 
 def train(options):
     from keras_transformer import distribution, training
+    from keras_transformer.run_options import run_of
 
     if options.deterministic:
         import tensorflow as tf
@@ -82,7 +89,7 @@ def train(options):
         tf.config.experimental.enable_op_determinism()
     strategy = distribution.default_strategy()
     worker, _ = distribution.worker_of(strategy)
-    run = _run(options, worker)
+    run = run_of(options, worker)
     training.train(
         run, options.steps if "--steps" in options.given else None, strategy
     )
@@ -126,7 +133,7 @@ def export(options):
 
 
 def translate(options):
-    from keras_transformer.lines import chunks_of_lines, translate_lines
+    from keras_transformer.lines import translate_lines
 
     if options.explain:
         ours = {"--beam-size", "--alpha", "--batch-size"}
@@ -141,19 +148,18 @@ def translate(options):
 
     def progress(done):
         if shows:
-            _show(f"{before + done:,} lines")
+            show(f"{before + done:,} lines")
 
-    # Some thousand lines at a time: enough to sort by length, and memory
-    # stays bounded whatever comes.
-    for lines in chunks_of_lines(_input(), 4096):
+    # Enough lines to sort by length, and memory stays bounded.
+    for lines in chunks_of_lines(standard_input(), 4096):
         for line in translate_lines(
             function, lines, options.batch_size, progress, workers
         ):
-            _write(line)
+            write_line(line)
         sys.stdout.flush()
         before += len(lines)
     if shows:
-        _show(f"{before:,} lines", end="\n")
+        show(f"{before:,} lines", end="\n")
 
 
 def _refuse(options, names, where):
@@ -165,37 +171,17 @@ def _refuse(options, names, where):
         )
 
 
-def _input():
-    if sys.stdin is None:
-        raise ValueError(
-            "Standard input must be open, with a line of text each. Received: "
-            "a closed one. Redirect it from a file or a pipe."
-        )
-    return sys.stdin.buffer
-
-
-def _write(line):
-    """A line of UTF-8, whatever the locale."""
-    sys.stdout.buffer.write(line.encode() + b"\n")
-
-
-def _show(text, end=""):
-    """In the place of what was shown before."""
-    print(f"\r{text}", end=end, file=sys.stderr, flush=True)
-
-
 def _explain(model, path):
-    from keras_transformer.lines import chunks_of_lines
     from keras_transformer.plots import plot_attention
 
-    chunks = chunks_of_lines(_input(), 4096)
+    chunks = chunks_of_lines(standard_input(), 4096)
     lines = [line for chunk in chunks for line in chunk]
     if len(lines) != 1 or not lines[0].strip():
         raise ValueError(
             f"`--explain` draws one line of text. Received: {len(lines)} lines."
         )
     found = model.explain(lines[0])
-    _write(found["translation"])
+    write_line(found["translation"])
     plot_attention(
         found["source_pieces"],
         found["target_pieces"],
@@ -225,7 +211,7 @@ def evaluate(options):
 
         def progress(done):
             end = "\n" if done == len(sources) else ""
-            _show(f"{done:,} of {len(sources):,} lines", end)
+            show(f"{done:,} of {len(sources):,} lines", end)
 
     hypotheses = translate_lines(
         _function(model, options),
@@ -249,11 +235,7 @@ def evaluate(options):
     try:
         evaluation.remember(model.path, result)
     except OSError as error:
-        print(
-            f"keras-transformer: warning: the result is not stored beside the "
-            f"model: {error}",
-            file=sys.stderr,
-        )
+        warnings.warn(f"The result is not stored: {error}", stacklevel=2)
 
 
 def _workers(options):
@@ -290,95 +272,6 @@ def _function(model, options):
 
 
 LEAST_SHARE = 16  # lines that are worth a thread
-
-
-# Where a recipe's field has another name on the command line.
-_OPTIONS = {
-    "train_split": "train",
-    "validation_split": "validation",
-    "test_split": "test",
-}
-
-
-# Fields of the model's shape that have an option of their own.
-_SHAPE = (
-    "num_layers",
-    "d_model",
-    "num_heads",
-    "d_ff",
-    "dropout_rate",
-    "attention_dropout_rate",
-    "activation_dropout_rate",
-    "norm_first",
-    "initializer_scale",
-)
-# What is not part of the recipe of a run.
-_NOT_KEPT = ("out", "steps", "resume", "deterministic")
-
-
-def _run(options, worker):
-    """The run to train: a new one, or with --resume the one there is."""
-    from keras_transformer import run as runs
-
-    if worker > 0:
-        runs.wait_for(options.out)  # for the first worker to start it
-    settings = options.given - {f"--{name}" for name in _NOT_KEPT}
-    exists = os.path.exists(options.out) or not settings
-    if worker > 0 or (options.resume and exists):
-        run = runs.open_run(options.out)
-        _check_agrees(options, run)
-        return run
-    overrides = {
-        name: value
-        for name in _SHAPE
-        if (value := getattr(options, name)) is not None
-    }
-    return runs.start_run(
-        options.out, options.preset, _recipe(options), **overrides
-    )
-
-
-def _recipe(options):
-    from keras_transformer.run import Recipe
-
-    values = {
-        field.name: getattr(options, _OPTIONS.get(field.name, field.name))
-        for field in dataclasses.fields(Recipe)
-        if field.name != "shared_vocabulary"
-    }
-    return Recipe(**values, shared_vocabulary=not options.separate_vocabularies)
-
-
-def _check_agrees(options, run):
-    """A resumed run keeps its settings; those that are given must be its."""
-    kept = dataclasses.asdict(run.recipe) | {
-        **{name: getattr(run.config, name) for name in _SHAPE},
-        "separate_vocabularies": not run.recipe.shared_vocabulary,
-    }
-    kept |= {option: kept[field] for field, option in _OPTIONS.items()}
-    kept["preset"] = _preset_of(run.config, options)
-    for option in sorted(options.given):
-        name = option.strip("-").replace("-", "_")
-        agrees = (kept.get(name), "auto")  # what "auto" was at the start
-        if name not in _NOT_KEPT and getattr(options, name) not in agrees:
-            raise ValueError(
-                f"A resumed run keeps its settings. Received: {option} "
-                f"{getattr(options, name)}, the run has {kept[name]}. Leave it "
-                "out, or start a new run."
-            )
-
-
-def _preset_of(config, options):
-    """The preset that a shape is of but for dropout and the options given."""
-    from keras_transformer.config import PRESETS
-
-    shape = config.to_dict()
-    own = {"dropout_rate", *(x for x in _SHAPE if getattr(options, x))}
-    for name in sorted(PRESETS, key=lambda name: name != options.preset):
-        preset = PRESETS[name]
-        if all(shape[x] == preset[x] for x in preset.keys() - own):
-            return name
-    return "another shape"
 
 
 COMMANDS = {

@@ -19,7 +19,7 @@ DEBUG = "KERAS_TRANSFORMER_DEBUG"  # set it to see everything
 def is_command(package: str) -> bool:
     """Whether this process is `keras-transformer` or `python -m` of it."""
     script = os.path.basename(sys.argv[0]) if sys.argv else ""
-    return script == "keras-transformer" or (
+    return script.removesuffix(".exe") == "keras-transformer" or (
         sys.orig_argv[1:3] == ["-m", package]
     )
 

@@ -1,38 +1,8 @@
 """Lines of text, any number of them, through a function of batches."""
 
-import codecs
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
-
-
-def chunks_of_lines(file, size):
-    """Yields what has been read, in lists of up to `size` lines.
-
-    A line of a slow pipe is not kept waiting for others. Line ends and a byte
-    order mark at the start are removed, as by `read_lines`.
-
-    Args:
-        file: a buffered file of bytes, which need not be UTF-8.
-        size: the most lines of a list.
-    """
-    start, rest, lines = True, [], []
-    while data := file.read1(1 << 20):
-        *ended, tail = data.split(b"\n")
-        if ended:
-            ended[0] = b"".join([*rest, ended[0]])
-            rest = []
-        rest.append(tail)
-        lines += ended
-        if lines and start:
-            start, lines[0] = False, lines[0].removeprefix(codecs.BOM_UTF8)
-        while lines:
-            yield [line.removesuffix(b"\r") for line in lines[:size]]
-            del lines[:size]
-    if last := b"".join(rest):
-        if start:
-            last = last.removeprefix(codecs.BOM_UTF8)
-        yield [last.removesuffix(b"\r")]
 
 
 def translate_lines(translate, lines, batch_size=64, progress=None, workers=1):

@@ -207,8 +207,8 @@ class Translator:
             tf.size(translation),
             "`text` and `translation` must have the same number of strings.",
         )
-        target, also = _cut(
-            self.target_tokenizer.encode(translation), self.max_length - 1
+        target, also = self.target_tokenizer.encode_at_most(
+            translation, self.max_length - 1
         )
         model = self._model()
         log_probs, _ = model.read(
@@ -276,7 +276,7 @@ class Translator:
         }
 
     def _source(self, text):
-        return _cut(self.source_tokenizer.encode(text), self.max_pieces)
+        return self.source_tokenizer.encode_at_most(text, self.max_pieces)
 
     @staticmethod
     def _blank(text, pieces):
@@ -332,15 +332,6 @@ class Translator:
         # Not to be generated: they have no text, or break the line.
         barred = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
         return inference_weights(self.model, dtype, barred)
-
-
-def _cut(pieces, most):
-    """Rows of at most so many pieces before the end token, and which rows had
-    more."""
-    longer = pieces.row_lengths() > most + 1
-    text = pieces[:, :-1][:, :most]
-    ends = tf.fill([pieces.nrows(), 1], END)
-    return tf.concat([text, ends], axis=1), longer
 
 
 def _one_at_least(pieces):
