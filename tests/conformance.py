@@ -245,7 +245,7 @@ def with_seeded_weights(layer):
 def built(row, **overrides):
     """A layer with seeded weights."""
     layer = row.make(**overrides)
-    layer(*row.inputs)
+    layer.build(*[x.shape for x in row.inputs])
     return with_seeded_weights(layer)
 
 
@@ -256,13 +256,30 @@ def model_of(row, **overrides):
     return with_seeded_weights(keras.Model(tensors, layer(*tensors)))
 
 
+def quick(function):
+    """The function, on JAX compiled as one: called as it is, each of its
+    operations is compiled alone there, which takes minutes in all."""
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
+
+    return jax.jit(function)
+
+
+@functools.cache
+def model_with_seeded_weights(row):
+    """A Transformer, the same one for all who change nothing about it."""
+    return with_seeded_weights(row.make())
+
+
 @functools.cache
 def search(row):
     """Ids `(B, K, L)` and scores `(B, K)` that a search finds with a model,
     and the model."""
-    model = with_seeded_weights(MODELS[0].make())
+    model = model_with_seeded_weights(MODELS[0])
     memory = model.project_memory(model.encode(SOURCE))
 
+    @quick
     def step(tokens, cache, index):
         return model.decode_step(tokens, cache, index, memory, SOURCE != 0)
 
@@ -277,8 +294,8 @@ def search(row):
 def outputs(row):
     """What the row computes, from the same weights on each backend."""
     if row in MODELS:
-        model = with_seeded_weights(row.make())
-        found = [model({"source": SOURCE, "target": TARGET})]
+        model = model_with_seeded_weights(row)
+        found = [quick(model)({"source": SOURCE, "target": TARGET})]
     elif row in SEARCHES:
         found = search(row)[:2]
     elif row in FUNCTIONS:
@@ -292,5 +309,5 @@ def outputs(row):
     elif row in (*LOSSES, *SCHEDULES):
         found = [row.make()(*row.inputs)]
     else:
-        found = [built(row)(*row.inputs)]
+        found = [quick(built(row))(*row.inputs)]
     return [keras.ops.convert_to_numpy(x) for x in found]

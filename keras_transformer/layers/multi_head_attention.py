@@ -241,9 +241,12 @@ class MultiHeadAttention(keras.layers.Layer):
     def _attend(self, query, heads, mask, return_weights, training):
         drops = bool(self.dropout) and training
         # TensorFlow has no fused kernel: there Keras' own function is
-        # equation 1 again, without the guarantees above.
+        # equation 1 again, without the guarantees above. JAX's cannot be
+        # compiled for a CPU in float16.
+        backend = keras.backend.backend()
         if (
-            keras.backend.backend() != "tensorflow"
+            backend != "tensorflow"
+            and (backend, self.compute_dtype) != ("jax", "float16")
             and not return_weights
             and not drops
             and self.value_dim == self.key_dim
