@@ -1,10 +1,14 @@
 # Everything runs from .venv, which the first target to need it makes.
 PYTHON ?= python3
 BIN := .venv/bin
+# What pip installs as PyTorch. On Linux the default wheel brings CUDA along,
+# gigabytes of it: there, better TORCH="torch --index-url URL" with the address
+# of the CPU builds that PyTorch's installation page gives.
+TORCH ?= torch==2.13.0
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-torch test-slow lint format clean
 
 demo: .venv/text  ## train, export and use a model: about five minutes
 	@mkdir -p runs
@@ -13,6 +17,15 @@ demo: .venv/text  ## train, export and use a model: about five minutes
 
 test: .venv/dev  ## what has to pass before a commit lands
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# TensorFlow writes what it computes; PyTorch, beside which no TensorFlow is
+# installed, computes the same.
+test-torch: .venv/dev .venv-torch/done  ## the conformance suite on PyTorch
+	@mkdir -p runs
+	$(BIN)/python tests/same_outputs.py runs/outputs.npz $(QUIETLY)
+	KERAS_BACKEND=torch REFERENCE_OUTPUTS=runs/outputs.npz \
+	    .venv-torch/bin/python -m pytest \
+	    tests/test_conformance.py tests/same_outputs.py
 
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow
@@ -26,11 +39,17 @@ format: .venv/dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv runs build dist *.egg-info
+	rm -rf .venv .venv-torch runs build dist *.egg-info
 
 .venv/dev .venv/text: setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    "keras_transformer needs Python 3.11 or later; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[$(notdir $@)]'
+	touch $@
+
+.venv-torch/done: setup.py
+	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --quiet $(TORCH)
+	.venv-torch/bin/python -m pip install --quiet --editable . 'pytest>=8'
 	touch $@

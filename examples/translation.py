@@ -27,9 +27,10 @@ RECIPE = Recipe(
     corpus="builtin",
     vocab_size=1000,
     tokens_per_batch=1500,
-    warmup_steps=400,
-    learning_rate_scale=0.4,
-    validate_every=350,
+    warmup_steps=250,
+    learning_rate_scale=0.5,
+    validate_every=100,
+    average_checkpoints=4,
     data_dir="runs/data",
 )
 # Unlike the paper's: pre-norm, which needs fewer steps; two layers, which are

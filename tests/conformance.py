@@ -1,10 +1,18 @@
-"""One description of every public layer: how to make it and what it takes."""
+"""The table of everything public: how to make each name and what it takes.
 
+`tests/test_conformance.py` checks every row, on any Keras backend. It has two
+rows for a layer: one with no argument at its default, one with the least.
+"""
+
+import dataclasses
+import functools
+
+import keras
 import numpy as np
 
 import keras_transformer as kt
 
-B, T, S, D = 2, 3, 5, 14
+B, T, S, D, V = 2, 3, 5, 14, 31
 
 
 def random(*shape):
@@ -14,57 +22,38 @@ def random(*shape):
 
 
 IDS = np.array([[5, 3, 0], [4, 0, 0]], "int32")
+SOURCE = np.array([[5, 6, 7, 3], [9, 3, 0, 0]], "int32")
+TARGET = np.array([[2, 5, 6], [2, 7, 0]], "int32")
+LABELS = np.array([[5, 6, 3], [7, 3, 0]], "int32")
 
-# Class, arguments that are all other than the defaults, inputs.
-LAYERS = {
-    "MultiHeadAttention": (
-        kt.MultiHeadAttention,
-        {
-            "num_heads": 2,
-            "key_dim": 3,
-            "value_dim": 5,
-            "dropout": 0.2,
-            "use_bias": False,
-            "output_shape": 11,
-            "kernel_initializer": "he_normal",
-            "bias_initializer": "ones",
-            "kernel_regularizer": "l2",
-            "bias_regularizer": "l1",
-            "activity_regularizer": "l2",
-            "kernel_constraint": "max_norm",
-            "bias_constraint": "non_neg",
-            "seed": 7,
-        },
-        (random(B, T, D), random(B, S, D)),
-    ),
-    "PositionalEmbedding": (
-        kt.PositionalEmbedding,
-        {
-            "vocab_size": 7,
-            "d_model": D,
-            "positions": "learned",
-            "max_length": 13,
-            "dropout_rate": 0.2,
-            "mask_zero": False,
-            "embeddings_initializer": "uniform",
-            "seed": 7,
-        },
-        (IDS,),
-    ),
-    "FeedForward": (
-        kt.FeedForward,
-        {
-            "d_model": D,
-            "d_ff": 17,
-            "activation": "gelu",
-            "dropout_rate": 0.2,
-            "use_bias": False,
-            "kernel_initializer": "he_normal",
-            "seed": 7,
-        },
-        (random(B, T, D),),
-    ),
-}
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row:
+    """One way to make one public name.
+
+    Args:
+        arguments: of the constructor, or of the function by name.
+        inputs: arrays that a layer, loss or metric is called with, or the
+            function's positional arguments.
+        masks: the call argument that masks each of the inputs.
+        causal: call options under which no output depends on later
+            positions of the first input, or `None` where there are none.
+    """
+
+    name: str
+    arguments: dict = dataclasses.field(default_factory=dict)
+    inputs: tuple = ()
+    masks: tuple = ()
+    causal: dict | None = None
+
+    @property
+    def public(self):
+        return getattr(kt, self.name)
+
+    def make(self, **overrides):
+        return self.public(**{**self.arguments, **overrides})
+
+
 _RESIDUAL = {
     "d_model": D,
     "num_heads": 2,
@@ -81,9 +70,245 @@ _RESIDUAL = {
     "kernel_initializer": "he_normal",
     "seed": 7,
 }
-LAYERS["EncoderLayer"] = (kt.EncoderLayer, _RESIDUAL, (random(B, T, D),))
-LAYERS["DecoderLayer"] = (
-    kt.DecoderLayer,
-    _RESIDUAL,
-    (random(B, T, D), random(B, S, D)),
-)
+_PLAIN = {"d_model": D, "num_heads": 2, "d_ff": 17}
+_ATTENTION = {
+    "inputs": (random(B, T, D), random(B, S, D)),
+    "masks": ("query_mask", "value_mask"),
+    "causal": {"use_causal_mask": True},
+}
+_ENCODER = {
+    "inputs": (random(B, T, D),),
+    "masks": ("mask",),
+    "causal": {"use_causal_mask": True},
+}
+_DECODER = {
+    "inputs": (random(B, T, D), random(B, S, D)),
+    "masks": ("x_mask", "memory_mask"),
+    "causal": {},
+}
+
+# No argument at its default.
+LAYERS = [
+    Row(
+        "MultiHeadAttention",
+        {
+            "num_heads": 2,
+            "key_dim": 3,
+            "value_dim": 5,
+            "dropout": 0.2,
+            "use_bias": False,
+            "output_shape": 11,
+            "kernel_initializer": "he_normal",
+            "bias_initializer": "ones",
+            "kernel_regularizer": "l2",
+            "bias_regularizer": "l1",
+            "activity_regularizer": "l2",
+            "kernel_constraint": "max_norm",
+            "bias_constraint": "non_neg",
+            "seed": 7,
+        },
+        **_ATTENTION,
+    ),
+    Row(
+        "PositionalEmbedding",
+        {
+            "vocab_size": 7,
+            "d_model": D,
+            "positions": "learned",
+            "max_length": 13,
+            "dropout_rate": 0.2,
+            "mask_zero": False,
+            "embeddings_initializer": "uniform",
+            "seed": 7,
+        },
+        (IDS,),
+    ),
+    Row(
+        "FeedForward",
+        {
+            "d_model": D,
+            "d_ff": 17,
+            "activation": "gelu",
+            "dropout_rate": 0.2,
+            "use_bias": False,
+            "kernel_initializer": "he_normal",
+            "seed": 7,
+        },
+        (random(B, T, D),),
+    ),
+    Row("EncoderLayer", _RESIDUAL, **_ENCODER),
+    Row("DecoderLayer", _RESIDUAL, **_DECODER),
+]
+# Keys and values are of one width here, as the backends' own kernels of
+# attention want them.
+PLAIN_LAYERS = [
+    Row("MultiHeadAttention", {"num_heads": 2, "key_dim": 7}, **_ATTENTION),
+    Row("PositionalEmbedding", {"vocab_size": 7, "d_model": D}, (IDS,)),
+    Row("FeedForward", {"d_model": D, "d_ff": 17}, (random(B, T, D),)),
+    Row("EncoderLayer", _PLAIN, **_ENCODER),
+    Row("DecoderLayer", _PLAIN, **_DECODER),
+]
+
+_SHAPE = {"num_layers": 2, "d_model": 22, "num_heads": 2, "d_ff": 17}
+CONFIGS = [
+    Row("TransformerConfig", {"vocab_size": V, **_SHAPE}),
+    Row(
+        "TransformerConfig",
+        {
+            **_SHAPE,
+            "num_layers": 1,
+            "vocab_size": V,
+            "source_vocab_size": 37,
+            "key_dim": 3,
+            "value_dim": 5,
+            "dropout_rate": 0.2,
+            "attention_dropout_rate": 0.3,
+            "activation_dropout_rate": 0.4,
+            "norm_first": True,
+            "positions": "learned",
+            "max_length": 11,
+            "activation": "gelu",
+            "use_bias": False,
+            "layer_norm_epsilon": 1e-3,
+            "initializer_scale": 0.5,
+        },
+    ),
+]
+MODELS = [
+    Row("Transformer", {"config": row.make(), "seed": 7}) for row in CONFIGS
+]
+
+_PREDICTED = (LABELS, 3 * random(*LABELS.shape, V))
+LOSSES = [
+    Row(
+        "LabelSmoothedCrossEntropy",
+        {"label_smoothing": 0.2, "pad_id": 6, "reduction": "sum", "name": "x"},
+        _PREDICTED,
+    ),
+    Row("LabelSmoothedCrossEntropy", {}, _PREDICTED),
+]
+METRICS = [
+    Row(name, arguments, _PREDICTED)
+    for name, own in (
+        ("Perplexity", {"label_smoothing": 0.2}),
+        ("TokenAccuracy", {}),
+        ("TokenLoss", {"label_smoothing": 0.2}),
+    )
+    for arguments in ({"name": "x", "pad_id": 6, **own}, {})
+]
+SCHEDULES = [
+    Row(
+        "TransformerSchedule",
+        {"d_model": D, "warmup_steps": 7, "scale": 2.0},
+        (3,),
+    ),
+    Row("TransformerSchedule", {"d_model": D}, (5000,)),
+]
+_RULES = {"minima": [3, 3], "prefix": [[5, -1], [-1, 9]]}
+# The inputs are the limits. Backends draw other random numbers, so `sample`
+# has one token to draw from; what it draws from more, its own tests say.
+SEARCHES = [
+    Row("beam_search", {"beam_size": 3, **_RULES}, ([7, 5],)),
+    Row("beam_search", {"beam_size": 1, "alpha": 0.0}, ([7, 5],)),
+    Row("beam_search", {"beam_size": 3, "prefix": [[], []]}, ([7, 5],)),
+    Row("greedy_search", _RULES, ([7, 5],)),
+    Row("greedy_search", {}, ([7, 5],)),
+    Row("sample", {"top_k": 1, "seed": 1, **_RULES}, ([7, 5],)),
+    Row("sample", {"top_p": 1e-6, "seed": 1}, ([7, 5],)),
+]
+FUNCTIONS = [
+    Row("causal_mask", {"offset": 2}, (3, 5)),
+    Row("length_penalty", {}, (np.arange(1, 9), 0.6)),
+    Row("padding_mask", {"pad_id": 3}, (IDS,)),
+]
+
+# With `get_config`.
+OBJECTS = [
+    *LAYERS,
+    *PLAIN_LAYERS,
+    *MODELS,
+    *LOSSES,
+    *METRICS,
+    *SCHEDULES,
+]
+ROWS = [*CONFIGS, *OBJECTS, *SEARCHES, *FUNCTIONS]
+
+
+def with_seeded_weights(layer):
+    """The layer or model, with weights that are the same on each backend."""
+    rng = np.random.default_rng(1706)
+    for weight in layer.weights:
+        values = 0.3 * rng.normal(size=weight.shape)
+        weight.assign(values + weight.path.endswith("gamma"))
+    return layer
+
+
+def built(row, **overrides):
+    """A layer with seeded weights."""
+    layer = row.make(**overrides)
+    layer.build(*[x.shape for x in row.inputs])
+    return with_seeded_weights(layer)
+
+
+def model_of(row, **overrides):
+    """A functional model of one layer, with seeded weights."""
+    layer = row.make(**overrides)
+    tensors = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in row.inputs]
+    return with_seeded_weights(keras.Model(tensors, layer(*tensors)))
+
+
+def quick(function):
+    """The function, on JAX compiled as one: called as it is, each of its
+    operations is compiled alone there, which takes minutes in all."""
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
+
+    return jax.jit(function)
+
+
+@functools.cache
+def model_with_seeded_weights(row):
+    """A Transformer, the same one for all who change nothing about it."""
+    return with_seeded_weights(row.make())
+
+
+@functools.cache
+def search(row):
+    """Ids `(B, K, L)` and scores `(B, K)` that a search finds with a model,
+    and the model."""
+    model = model_with_seeded_weights(MODELS[0])
+    memory = model.project_memory(model.encode(SOURCE))
+
+    @quick
+    def step(tokens, cache, index):
+        return model.decode_step(tokens, cache, index, memory, SOURCE != 0)
+
+    (limits,) = row.inputs
+    beams = row.arguments.get("beam_size", 1)
+    cache = model.empty_cache(B * beams, max(limits))
+    found = row.public(step, cache, limits, **row.arguments)
+    ids, scores = (keras.ops.convert_to_numpy(x) for x in found)
+    return ids.reshape(B, beams, -1), scores.reshape(B, beams), model
+
+
+def outputs(row):
+    """What the row computes, from the same weights on each backend."""
+    if row in MODELS:
+        model = model_with_seeded_weights(row)
+        found = [quick(model)({"source": SOURCE, "target": TARGET})]
+    elif row in SEARCHES:
+        found = search(row)[:2]
+    elif row in FUNCTIONS:
+        found = [row.public(*row.inputs, **row.arguments)]
+    elif row in METRICS:
+        metric = row.make()
+        labels, logits = row.inputs
+        metric.update_state(labels, logits)
+        metric.update_state(labels[:1], logits[1:])
+        found = [metric.result()]
+    elif row in (*LOSSES, *SCHEDULES):
+        found = [row.make()(*row.inputs)]
+    else:
+        found = [quick(built(row))(*row.inputs)]
+    return [keras.ops.convert_to_numpy(x) for x in found]

@@ -1,9 +1,14 @@
 """What several tests need: quiet, seeded, and a small trained-like run."""
 
 import os
+import sys
 from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+    # As where it is not installed: importing it fails.
+    sys.modules.update(tensorflow=None, tensorflow_text=None)
 
 import keras
 import pytest

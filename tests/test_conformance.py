@@ -1,7 +1,14 @@
-"""What holds for every public layer; a new one must be described."""
+"""What holds for everything public, on any Keras backend.
+
+A new public name must be described in `tests/conformance.py`. The suite runs
+this file on TensorFlow; `tests/test_without_tensorflow.py` runs it on JAX, and
+`make test-torch` on PyTorch.
+"""
 
 import inspect
 import json
+import math
+import os
 import subprocess
 import sys
 
@@ -9,79 +16,183 @@ import conformance
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+from conformance import (
+    LAYERS,
+    MODELS,
+    PLAIN_LAYERS,
+    SOURCE,
+    TARGET,
+    quick,
+)
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.checks import assert_no_leak
 from keras_transformer.layers.keras_attention import NOT_SUPPORTED
 
-CASES = list(conformance.LAYERS.values())
-each_layer = pytest.mark.parametrize(
-    ("layer_class", "arguments", "inputs"), CASES, ids=conformance.LAYERS
-)
+BACKEND = keras.backend.backend()
+ALL_LAYERS = [*LAYERS, *PLAIN_LAYERS]
+POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
+
+
+def each(rows):
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
+
+
+def numpy_of(x):
+    return ops.convert_to_numpy(x)
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    np.testing.assert_allclose(
+        numpy_of(found), numpy_of(expected), rtol=tolerance, atol=tolerance
+    )
 
 
 def symbolic(inputs):
     return [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in inputs]
 
 
-def functional(layer, inputs):
-    tensors = symbolic(inputs)
-    tensors = tensors if len(tensors) > 1 else tensors[0]
-    outputs = layer(*tensors) if isinstance(tensors, list) else layer(tensors)
-    return keras.Model(tensors, outputs)
+def compiled(function):
+    """The function as the backend compiles it."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    import jax
+
+    return jax.jit(function)
 
 
-def test_every_public_layer_is_described():
-    public = {
-        name
-        for name in kt.__all__
-        if inspect.isclass(getattr(kt, name))
-        and issubclass(getattr(kt, name), keras.layers.Layer)
-        and not issubclass(getattr(kt, name), keras.Model)
-    }
-    assert public == set(conformance.LAYERS), (
-        "Describe the layer in tests/conformance.py."
+# === The table ===
+
+
+def test_every_public_name_is_described():
+    assert {row.name for row in conformance.ROWS} == set(kt.__all__), (
+        "Describe the name in tests/conformance.py."
     )
 
 
-@each_layer
-def test_description_leaves_no_argument_at_its_default(
-    layer_class, arguments, inputs
-):
+def test_tensorflow_is_absent_from_other_backends():
+    if BACKEND == "tensorflow":
+        import tensorflow
+    else:
+        with pytest.raises(ImportError):
+            import tensorflow  # noqa: F401
+
+
+@each(LAYERS)
+def test_description_leaves_no_argument_at_its_default(row):
     owner = next(
         c
-        for c in layer_class.__mro__
+        for c in row.public.__mro__
         if "kwargs" in inspect.signature(c.__init__).parameters
         and "args" not in inspect.signature(c.__init__).parameters
     )
     defaults = inspect.signature(owner.__init__).parameters
     for name, parameter in defaults.items():
         if name not in ("self", "kwargs", *NOT_SUPPORTED):
-            assert name in arguments, f"{name} is not described"
-            assert arguments[name] != parameter.default, name
+            assert name in row.arguments, f"{name} is not described"
+            assert row.arguments[name] != parameter.default, name
 
 
-@each_layer
-def test_config_round_trips_through_json(layer_class, arguments, inputs):
-    layer = layer_class(**arguments, name="x", dtype="mixed_bfloat16")
-    config = json.loads(json.dumps(layer.get_config()))
-    again = layer_class.from_config(config)
-    assert again.get_config() == layer.get_config()
-    for name in arguments:
-        assert name in config
-    assert again.dtype_policy.name == "mixed_bfloat16"
+# === Configs and files ===
 
 
-@each_layer
-def test_outputs_are_as_announced(layer_class, arguments, inputs):
-    layer = layer_class(**arguments)
+@each(conformance.OBJECTS)
+def test_config_round_trips_through_json(row):
+    made = row.make(dtype="mixed_bfloat16") if row in ALL_LAYERS else row.make()
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(made)))
+    again = keras.saving.deserialize_keras_object(config)
+    assert type(again) is type(made)
+    assert again.get_config() == made.get_config()
+    for name in row.arguments:
+        assert name in config["config"]
+    if row in ALL_LAYERS:
+        assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+@each(conformance.CONFIGS)
+def test_the_shape_round_trips_through_json(row):
+    made = row.make()
+    again = json.loads(json.dumps(made.to_dict()))
+    assert row.public.from_dict(again) == made
+
+
+def trainable(row):
+    """A compiled Transformer: the public loss, metrics and schedule."""
+    model = conformance.with_seeded_weights(row.make())
+    model.compile(
+        keras.optimizers.Adam(kt.TransformerSchedule(22, 10)),
+        kt.LabelSmoothedCrossEntropy(),
+        metrics=[kt.TokenLoss(), kt.TokenAccuracy(), kt.Perplexity()],
+        jit_compile=BACKEND == "jax",
+        # Tracing takes seconds there, and tests/test_model.py trains traced.
+        run_eagerly=BACKEND == "tensorflow",
+    )
+    return model
+
+
+IDS = {"source": SOURCE, "target": TARGET}
+RELOAD = """
+import sys
+import conformance
+import keras
+import numpy as np
+
+for i, row in enumerate(conformance.LAYERS):
+    model = keras.models.load_model(f"{i}.keras")
+    found = conformance.quick(model)(list(row.inputs))
+    np.save(f"{i}.npy", keras.ops.convert_to_numpy(found))
+ids = {"source": conformance.SOURCE, "target": conformance.TARGET}
+model = keras.models.load_model("plain.keras")
+found = conformance.quick(model)(ids)
+np.save("plain.npy", keras.ops.convert_to_numpy(found))
+model = keras.models.load_model("compiled.keras")
+np.save("compiled.npy", model.evaluate(ids, conformance.LABELS, verbose=0))
+"""
+
+
+def test_keras_files_load_in_a_fresh_process(tmp_path):
+    expected = {}
+    for i, row in enumerate(LAYERS):
+        model = conformance.model_of(row)
+        model.save(tmp_path / f"{i}.keras")
+        expected[f"{i}.npy"] = quick(model)(list(row.inputs))
+    plain, other = MODELS
+    model = conformance.model_with_seeded_weights(plain)
+    model.save(tmp_path / "plain.keras")
+    expected["plain.npy"] = quick(model)(IDS)
+    model = trainable(other)
+    model.save(tmp_path / "compiled.keras")
+    expected["compiled.npy"] = model.evaluate(
+        IDS, conformance.LABELS, verbose=0
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", RELOAD],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    for file, output in expected.items():
+        assert_close(np.load(tmp_path / file), output, 1e-6)
+
+
+# === What is computed ===
+
+
+@each(ALL_LAYERS)
+def test_outputs_are_as_announced(row):
+    layer = row.make()
     calls = [{}]
     if "return_attention_scores" in inspect.signature(layer.call).parameters:
         calls.append({"return_attention_scores": True})
     for options in calls:
-        announced = layer(*symbolic(inputs), **options)
-        found = layer(*inputs, **options)
+        announced = layer(*symbolic(row.inputs), **options)
+        found = layer(*row.inputs, **options)
         announced, found = (
             keras.tree.flatten(announced),
             keras.tree.flatten(found),
@@ -96,112 +207,289 @@ def test_outputs_are_as_announced(layer_class, arguments, inputs):
             assert a.dtype == keras.backend.standardize_dtype(f.dtype)
 
 
-@each_layer
-def test_every_weight_is_built_by_build(layer_class, arguments, inputs):
-    layer = layer_class(**arguments)
-    layer.build(*[x.shape for x in inputs])
+@each(ALL_LAYERS)
+def test_every_weight_is_built_by_build(row):
+    layer = row.make()
+    layer.build(*[x.shape for x in row.inputs])
     before = [w.path for w in layer.weights]
     assert before
-    layer(*inputs)
+    layer(*row.inputs)
     assert [w.path for w in layer.weights] == before
 
 
-def test_keras_files_load_in_a_fresh_process(tmp_path):
-    expected = []
-    for i, (layer_class, arguments, inputs) in enumerate(CASES):
-        model = functional(layer_class(**arguments), inputs)
-        model.save(tmp_path / f"{i}.keras")
-        np.savez(tmp_path / f"{i}.npz", *inputs)
-        expected.append(model(list(inputs) if len(inputs) > 1 else inputs[0]))
-    program = (
-        "import keras, keras_transformer, numpy as np\n"
-        f"for i in range({len(CASES)}):\n"
-        "    model = keras.models.load_model(f'{i}.keras')\n"
-        "    inputs = list(np.load(f'{i}.npz').values())\n"
-        "    inputs = inputs if len(inputs) > 1 else inputs[0]\n"
-        "    np.save(f'{i}.npy', model(inputs))"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
-    for i, output in enumerate(expected):
-        np.testing.assert_array_equal(np.load(tmp_path / f"{i}.npy"), output)
-
-
-@each_layer
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision(layer_class, arguments, inputs, policy):
-    layer = layer_class(**arguments, dtype=policy)
-    found = layer(*inputs)
-    assert keras.backend.standardize_dtype(found.dtype) == policy[6:]
+@each(ALL_LAYERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_dtype_policies(row, policy):
+    layer = conformance.built(row, dtype=policy)
+    found = quick(layer)(*row.inputs)
+    compute = policy.removeprefix("mixed_")
+    assert keras.backend.standardize_dtype(found.dtype) == compute
     assert {w.dtype for w in layer.weights} == {"float32"}
     for sub in layer._flatten_layers():
         assert sub.dtype_policy.name == policy, sub.name
-    full = layer_class(**arguments)
-    full(*inputs)
-    full.set_weights(layer.get_weights())
-    np.testing.assert_allclose(
-        ops.cast(found, "float32"), full(*inputs), atol=0.1
+    expected = numpy_of(quick(conformance.built(row))(*row.inputs))
+    # Each weight takes part in one operation, which rounds its input, the
+    # weight and its output, each by half a unit in the last place at most.
+    units = {"float32": 2**-23, "bfloat16": 2**-7, "float16": 2**-10}[compute]
+    error = numpy_of(ops.cast(found, "float32")) - expected
+    bound = 1.5 * units * len(layer.weights)
+    assert np.linalg.norm(error) <= bound * np.linalg.norm(expected)
+
+
+@each(MODELS)
+@pytest.mark.parametrize("policy", POLICIES[1:])
+def test_dtype_policies_of_the_model(row, policy):
+    full = conformance.model_with_seeded_weights(row)
+    mixed = conformance.with_seeded_weights(row.make(dtype=policy))
+    found = numpy_of(quick(mixed)(IDS))
+    expected = numpy_of(quick(full)(IDS))
+    assert found.dtype == "float32"
+    units = {"mixed_bfloat16": 2**-7, "mixed_float16": 2**-10}[policy]
+    bound = 1.5 * units * len(full.weights)
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert error <= bound
+
+
+# === Masks ===
+
+MASKED = [row for row in ALL_LAYERS if row.masks]
+CAUSAL = [row for row in ALL_LAYERS if row.causal is not None]
+
+
+def lengths_mask(x, *lengths):
+    """Boolean `(B, T)`, True up to each row's length."""
+    return np.arange(x.shape[1])[None] < np.reshape(lengths, (-1, 1))
+
+
+@each(MASKED)
+def test_what_is_masked_changes_nothing(row):
+    layer = conformance.built(row)
+    masks = [lengths_mask(x, 3, 2) for x in row.inputs]
+    expected = layer(*row.inputs, **dict(zip(row.masks, masks, strict=True)))
+    real = lengths_mask(row.inputs[0], 3, 2)
+    noisy = [
+        np.pad(np.where(m[..., None], x, 100), ((0, 0), (0, 2), (0, 0)))
+        for x, m in zip(row.inputs, masks, strict=True)
+    ]
+    masks = [np.pad(m, ((0, 0), (0, 2))) for m in masks]
+    found = layer(*noisy, **dict(zip(row.masks, masks, strict=True)))
+    found = numpy_of(found)[:, : real.shape[1]]
+    assert_close(found[real], numpy_of(expected)[real])
+
+
+@each(MASKED)
+def test_implicit_masks_are_read(row):
+    """The mask of Keras' embedding, as good as one given by name."""
+    layer = conformance.built(row)
+    embedding = keras.layers.Embedding(7, conformance.D, mask_zero=True)
+    ids = [np.array([[5, 3, 6], [4, 1, 0]]), np.array([[5, 3], [4, 0]])]
+    ids = ids[: len(row.inputs)]
+    tensors = [keras.Input((None,), dtype="int32") for _ in ids]
+    model = keras.Model(tensors, layer(*[embedding(x) for x in tensors]))
+    explicit = {name: x != 0 for name, x in zip(row.masks, ids, strict=True)}
+    # As arrays, the embedded inputs carry no mask of their own.
+    expected = layer(*[numpy_of(embedding(x)) for x in ids], **explicit)
+    # At padding, outputs are not specified.
+    real = ids[0] != 0
+    assert_close(numpy_of(model(ids))[real], numpy_of(expected)[real])
+
+
+class Mask(keras.layers.Layer):
+    """Returns the implicit mask of its input."""
+
+    supports_masking = True
+
+    def call(self, x, mask=None):
+        return ops.cast(mask, "float32")
+
+
+@each(ALL_LAYERS)
+def test_the_mask_of_the_first_input_goes_on(row):
+    ids = np.array([[5, 3, 6], [4, 1, 0]])
+    x = tensor = keras.Input((None,), dtype="int32")
+    if row.name == "PositionalEmbedding":
+        found = Mask()(row.make(mask_zero=True)(x))
+    else:
+        x = keras.layers.Embedding(7, conformance.D, mask_zero=True)(x)
+        found = Mask()(row.make()(*[x for _ in row.inputs]))
+    assert_close(keras.Model(tensor, found)(ids), ids != 0)
+
+
+@each(CAUSAL)
+def test_the_future_changes_nothing(row):
+    layer = conformance.built(row)
+    x, *memory = row.inputs
+    # Of two inputs the causal one attends to itself.
+    rest = [x] if row.name == "MultiHeadAttention" else memory
+    expected = numpy_of(layer(x, *rest, **row.causal))
+    for t in range(1, x.shape[1]):
+        other = np.where(np.arange(x.shape[1])[:, None] >= t, -x, x)
+        rest = [other] if row.name == "MultiHeadAttention" else memory
+        found = numpy_of(layer(other, *rest, **row.causal))
+        assert_close(found[:, :t], expected[:, :t], 1e-6)
+        assert np.abs(found[:, t:] - expected[:, t:]).max() > 1e-3
+
+
+@each(MODELS)
+def test_nothing_leaks_in_the_model(row):
+    model = conformance.model_with_seeded_weights(row)
+    assert_no_leak(quick(model), IDS, causal="target")
+
+
+# === Step by step ===
+
+
+@each(CAUSAL)
+def test_cached_steps_give_the_whole(row):
+    layer = conformance.built(row)
+    x, *memory = row.inputs
+    attention = row.name == "MultiHeadAttention"
+    rest = [x] if attention else memory
+    expected = layer(x, *rest, **row.causal)
+    options = {}
+    if row.name == "DecoderLayer":
+        options["memory_cache"] = layer.project_memory(*memory)
+    cache = layer.empty_cache(len(x), x.shape[1])
+    steps = []
+    for t in range(x.shape[1]):
+        now = x[:, t : t + 1]
+        step, cache = layer(
+            *([now, now] if attention else [now]),
+            cache=cache,
+            cache_index=t,
+            **options,
+        )
+        steps.append(numpy_of(step))
+    assert_close(np.concatenate(steps, axis=1), expected)
+
+
+@each(MODELS)
+def test_cached_steps_give_the_logits_of_the_model(row):
+    model = conformance.model_with_seeded_weights(row)
+    expected = numpy_of(quick(model)(IDS))
+    memory = model.project_memory(quick(model.encode)(SOURCE))
+    cache = model.empty_cache(*TARGET.shape)
+    real = TARGET != 0
+    step = quick(model.decode_step)
+    for t in range(TARGET.shape[1]):
+        tokens = ops.convert_to_tensor(TARGET[:, t])
+        found, cache = step(tokens, cache, t, memory, SOURCE != 0)
+        assert_close(numpy_of(found)[real[:, t]], expected[real[:, t], t])
+
+
+@each(conformance.SEARCHES)
+def test_scores_are_those_of_the_model(row):
+    """What a search finds with caches, the model scores without."""
+    ids, scores, model = conformance.search(row)
+    (limits,) = row.inputs
+    for b in range(ids.shape[0]):
+        for k in range(ids.shape[1]):
+            if scores[b, k] == -np.inf:
+                assert (ids[b, k] == 0).all()
+                continue
+            (length,) = np.flatnonzero(ids[b, k] == 3) + 1
+            assert length <= limits[b]
+            found = ids[b, k, :length][None]
+            shifted = np.concatenate([[[2]], found[:, :-1]], axis=1)
+            source = SOURCE[b : b + 1]
+            # Later positions change nothing: one shape for all.
+            shifted = np.pad(shifted, ((0, 0), (0, 7 - length)))
+            logits = quick(model)({"source": source, "target": shifted})
+            logits = numpy_of(ops.log_softmax(logits))[:, :length]
+            score = np.take_along_axis(logits, found[..., None], axis=-1).sum()
+            if row.name == "beam_search":
+                alpha = row.arguments.get("alpha", 0.6)
+                score = score / ((5 + length) / 6) ** alpha
+            assert_close(scores[b, k], score)
+
+
+@each(conformance.SEARCHES)
+def test_searches_obey_their_rules(row):
+    ids, _, _ = conformance.search(row)
+    for b, minimum in enumerate(row.arguments.get("minima", [1, 1])):
+        assert (ids[b, :, : minimum - 1] != 3).all()
+    for b, tokens in enumerate(row.arguments.get("prefix", [])):
+        for i, token in enumerate(tokens):
+            assert token < 0 or (ids[b, :, i] == token).all()
+
+
+# === Training ===
+
+
+@each(ALL_LAYERS)
+def test_one_step_reaches_every_weight(row):
+    """By SGD at rate 1, a weight changes by its gradient."""
+    free = {
+        name: True if name == "use_bias" else None
+        for name in row.arguments
+        if name.endswith(("use_bias", "regularizer", "constraint"))
+    }
+    model = conformance.model_of(row, **free)
+    model.compile(
+        keras.optimizers.SGD(1.0),
+        lambda y_true, y_pred: ops.sum(y_true * y_pred),
+        jit_compile=BACKEND == "jax",
     )
-
-
-@each_layer
-def test_eager_and_graph_agree(layer_class, arguments, inputs):
-    layer = layer_class(**arguments)
-    expected = layer(*inputs)
-    found = tf.function(lambda *args: layer(*args))(*inputs)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-@each_layer
-def test_a_gradient_reaches_every_weight(layer_class, arguments, inputs):
-    quiet = {**arguments, "use_bias": True}
-    if "use_bias" not in arguments:
-        quiet = arguments
-    layer = layer_class(**quiet)
-    with tf.GradientTape() as tape:
-        out = layer(*[tf.convert_to_tensor(x) for x in inputs], training=True)
-        loss = tf.reduce_sum(out * conformance.random(*out.shape))
-    weights = layer.trainable_weights
-    gradients = tape.gradient(loss, [w.value for w in weights])
-    for weight, gradient in zip(weights, gradients, strict=True):
-        assert gradient is not None, weight.path
-        gradient = tf.convert_to_tensor(gradient)
-        assert np.isfinite(gradient).all(), weight.path
+    before = [numpy_of(w) for w in model.trainable_weights]
+    target = conformance.random(*model(list(row.inputs)).shape)
+    loss = model.train_on_batch(list(row.inputs), target)
+    assert math.isfinite(loss)
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        new = numpy_of(weight)
+        assert np.isfinite(new).all(), weight.path
         if not weight.path.endswith("key/bias"):  # softmax cancels it
-            assert np.abs(gradient).max() > 1e-6, weight.path
+            assert np.abs(new - old).max() > 1e-6, weight.path
 
 
-@each_layer
-def test_inside_a_strategy_of_two(layer_class, arguments, inputs):
-    """Each replica computes what one device computes."""
-    if layer_class is kt.PositionalEmbedding:
-        arguments = {**arguments, "dropout_rate": 0.0}
-    cpus = tf.config.list_logical_devices("CPU")
-    strategy = tf.distribute.MirroredStrategy(
-        [cpus[0].name, cpus[-1].name][: len(cpus)]
-    )
-    with strategy.scope():
-        layer = layer_class(**arguments)
-        layer.build(*[x.shape for x in inputs])
-    expected = layer(*inputs)
-    found = strategy.run(
-        tf.function(lambda: layer(*[tf.convert_to_tensor(x) for x in inputs]))
-    )
-    for value in strategy.experimental_local_results(found):
-        np.testing.assert_allclose(value, expected, atol=1e-5)
+@each(MODELS)
+def test_one_step_trains_the_model(row):
+    model = trainable(row)
+    before = [numpy_of(w) for w in model.trainable_weights]
+    values = model.train_on_batch(IDS, conformance.LABELS)
+    assert np.isfinite(values).all()
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        new = numpy_of(weight)
+        assert np.isfinite(new).all(), weight.path
+        assert (new != old).any(), weight.path
 
 
-@each_layer
-def test_implicit_masks_stay_on_what_came_in(layer_class, arguments, inputs):
-    if layer_class is kt.PositionalEmbedding:
-        inputs = [tf.convert_to_tensor(inputs[0])]
-        found = layer_class(**{**arguments, "mask_zero": True})(*inputs)
-        np.testing.assert_array_equal(found._keras_mask, inputs[0] != 0)
-        return
-    tensors = [tf.convert_to_tensor(x) for x in inputs]
-    masks = [np.arange(x.shape[1])[None] < [[2], [1]] for x in inputs]
-    for tensor, mask in zip(tensors, masks, strict=True):
-        tensor._keras_mask = tf.convert_to_tensor(mask)
-    found = layer_class(**arguments)(*tensors)
-    for tensor, mask in zip(tensors, masks, strict=True):
-        np.testing.assert_array_equal(tensor._keras_mask, mask)
-    np.testing.assert_array_equal(found._keras_mask, masks[0])
+# === Compiled ===
+
+# Keras' own `fit` is eager on PyTorch; `torch.compile` wants a C++ compiler.
+if BACKEND != "torch":
+
+    @each(ALL_LAYERS)
+    def test_eager_and_compiled_agree(row):
+        layer = conformance.built(row)
+        inputs = [ops.convert_to_tensor(x) for x in row.inputs]
+        expected = layer(*inputs)
+        assert_close(compiled(lambda *args: layer(*args))(*inputs), expected)
+
+    @each(MODELS)
+    def test_the_model_eager_and_compiled_agree(row):
+        model = conformance.model_with_seeded_weights(row)
+        ids = [ops.convert_to_tensor(x) for x in (SOURCE, TARGET)]
+
+        def call(source, target):
+            return model({"source": source, "target": target})
+
+        assert_close(compiled(call)(*ids), call(*ids))
+
+    @each([*conformance.LOSSES, *conformance.METRICS, *conformance.SCHEDULES])
+    def test_values_eager_and_compiled_agree(row):
+        made = row.make()
+        inputs = [ops.convert_to_tensor(x) for x in row.inputs]
+        if row in conformance.METRICS:
+            (expected,) = conformance.outputs(row)
+            variables = made.variables
+
+            def run(labels, logits):
+                state = made.stateless_update_state(variables, labels, logits)
+                state = made.stateless_update_state(
+                    state, labels[:1], logits[1:]
+                )
+                return made.stateless_result(state)
+
+        else:
+            expected, run = made(*inputs), lambda *args: made(*args)
+        assert_close(compiled(run)(*inputs), expected)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import evaluation, saved_model, translator
+from keras_transformer import evaluation, saved_model
 from keras_transformer.lines import translate_lines
 from keras_transformer.saved_model import SavedTranslator
 from keras_transformer.translator import (
@@ -447,7 +447,7 @@ def test_a_source_at_the_cap_keeps_its_end_token(run):
     whole = run.source_tokenizer.encode(text)
     length = len(whole.to_list()[1])
     assert len(whole.to_list()[0]) > length
-    cut, longer = translator._cut(whole, length - 1)
+    cut, longer = run.source_tokenizer.encode_at_most(text, length - 1)
     assert cut.to_list()[0] == [*whole.to_list()[0][: length - 1], 3]
     assert cut.to_list()[1] == whole.to_list()[1]
     assert longer.numpy().tolist() == [True, False]

@@ -91,9 +91,9 @@ class MultiHeadAttention(keras.layers.Layer):
         updated cache.
 
     Raises:
-        ValueError: if a dimension is not positive, an argument of Keras' layer
-            is not supported, the query is not of rank 3, `value` is missing, a
-            mask has the wrong rank, or the cache has no room.
+        ValueError: for a dimension that is not positive, an argument of Keras'
+            layer that is not supported, inputs or masks of another rank, a
+            missing `value`, or a cache without room.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class MultiHeadAttention(keras.layers.Layer):
         if not isinstance(output_shape, int | None):
             if len(output_shape) != 1:
                 raise ValueError(
-                    "`output_shape` must be one width. "
-                    f"Received: output_shape={output_shape}"
+                    "`output_shape` must be one width. Received: "
+                    f"output_shape={output_shape}"
                 )
             (output_shape,) = output_shape
         self.supports_masking = True
@@ -166,12 +166,8 @@ class MultiHeadAttention(keras.layers.Layer):
         """Returns this layer with the arguments and the weights of a
         `keras.layers.MultiHeadAttention`.
 
-        Args:
-            layer: the layer of Keras, built.
-
         Raises:
-            ValueError: if it is not built, or has arguments that are not
-                supported.
+            ValueError: if it is not built, or has unsupported arguments.
         """
         return take_over(cls, layer)
 
@@ -302,9 +298,12 @@ class MultiHeadAttention(keras.layers.Layer):
     def _attend(self, query, heads, mask, return_weights, training):
         drops = bool(self.dropout) and training
         # TensorFlow has no fused kernel: there Keras' own function is
-        # equation 1 again, without the guarantees above.
+        # equation 1 again, without the guarantees above. JAX's cannot be
+        # compiled for a CPU in float16.
+        backend = keras.backend.backend()
         if (
-            keras.backend.backend() != "tensorflow"
+            backend != "tensorflow"
+            and (backend, self.compute_dtype) != ("jax", "float16")
             and not return_weights
             and not drops
             and self.value_dim == self.key_dim
@@ -328,9 +327,8 @@ class MultiHeadAttention(keras.layers.Layer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args, **kwargs):
-        return attention_output_spec(
-            self, **arguments_of_call(self, args, kwargs)
-        )
+        given = arguments_of_call(self, args, kwargs)
+        return attention_output_spec(self, **given)
 
     def get_config(self):
         serialized = {

@@ -1,0 +1,47 @@
+"""What holds for every public layer on TensorFlow alone: replicas, masks that
+sit on eager tensors."""
+
+import conformance
+import numpy as np
+import pytest
+import tensorflow as tf
+
+each_layer = pytest.mark.parametrize(
+    "row", conformance.LAYERS, ids=lambda row: row.name
+)
+
+
+@each_layer
+def test_inside_a_strategy_of_two(row):
+    """Each replica computes what one device computes."""
+    cpus = tf.config.list_logical_devices("CPU")
+    strategy = tf.distribute.MirroredStrategy(
+        [cpus[0].name, cpus[-1].name][: len(cpus)]
+    )
+    inputs = row.inputs
+    with strategy.scope():
+        layer = row.make()
+        layer.build(*[x.shape for x in inputs])
+    expected = layer(*inputs)
+    found = strategy.run(
+        tf.function(lambda: layer(*[tf.convert_to_tensor(x) for x in inputs]))
+    )
+    for value in strategy.experimental_local_results(found):
+        np.testing.assert_allclose(value, expected, atol=1e-5)
+
+
+@each_layer
+def test_implicit_masks_stay_on_what_came_in(row):
+    if row.name == "PositionalEmbedding":
+        ids = tf.convert_to_tensor(row.inputs[0])
+        found = row.make(mask_zero=True)(ids)
+        np.testing.assert_array_equal(found._keras_mask, ids != 0)
+        return
+    tensors = [tf.convert_to_tensor(x) for x in row.inputs]
+    masks = [np.arange(x.shape[1])[None] < [[2], [1]] for x in row.inputs]
+    for tensor, mask in zip(tensors, masks, strict=True):
+        tensor._keras_mask = tf.convert_to_tensor(mask)
+    found = row.make()(*tensors)
+    for tensor, mask in zip(tensors, masks, strict=True):
+        np.testing.assert_array_equal(tensor._keras_mask, mask)
+    np.testing.assert_array_equal(found._keras_mask, masks[0])
