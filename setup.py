@@ -54,6 +54,6 @@ setup(
         ],
     },
     entry_points={
-        "console_scripts": ["keras-transformer=keras_transformer.__main__:main"]
+        "console_scripts": ["keras-transformer=keras_transformer.__main__:run"]
     },
 )

@@ -92,7 +92,7 @@ def prepare(folder, run):
         run, lines = random_run(folder)
         # The end token is one of the pieces out, and one of those in.
         settings = SearchSettings(BEAM, extra_length=OUT_BEYOND - 1)
-    saved_model.export(run, folder / "saved_model" / "1", settings)
+    saved_model.export(run, folder / "saved_model" / "1", settings, "float32")
     saved_model.export(run, folder / "bfloat16" / "1", settings, "bfloat16")
     ctranslate2.export(run, folder / "ctranslate2")
     ctranslate2.export(run, folder / "ctranslate2_int8", "int8")

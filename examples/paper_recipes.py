@@ -15,7 +15,11 @@ README has an estimate of the cost.
 
 import argparse
 import dataclasses
+import os
 import pathlib
+
+# Before the import: TensorFlow leaves oneDNN off without AVX-512.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 from keras_transformer.run import Recipe, open_run, start_run
 from keras_transformer.training import train
@@ -51,7 +55,7 @@ RECIPES = {
 }
 
 
-def main(name, folder, parts=1, dtype_policy="float32", **changes):
+def main(name, folder, parts=1, dtype_policy="auto", **changes):
     """Trains a recipe and scores newstest2014; `changes` are for tests."""
     recipe, model, steps, average = RECIPES[name]
     shape = changes.pop("shape", {})
@@ -76,6 +80,6 @@ if __name__ == "__main__":
     parser.add_argument("name", choices=RECIPES)
     parser.add_argument("folder")
     parser.add_argument("--parts", type=int, default=1)
-    parser.add_argument("--dtype-policy", default="float32")
+    parser.add_argument("--dtype-policy", default="auto")
     options = parser.parse_args()
     main(**vars(options))

@@ -11,7 +11,11 @@ Promise: under five minutes of training on two CPU cores, BLEU at least 90.
 
 import argparse
 import json
+import os
 import pathlib
+
+# Before the import: TensorFlow leaves oneDNN off without AVX-512.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 from keras_transformer import evaluation, saved_model
 from keras_transformer.data.corpus import load_pairs
@@ -23,14 +27,15 @@ RECIPE = Recipe(
     corpus="builtin",
     vocab_size=1000,
     tokens_per_batch=1500,
-    warmup_steps=500,
-    learning_rate_scale=0.35,
-    validate_every=400,
+    warmup_steps=400,
+    learning_rate_scale=0.4,
+    validate_every=350,
     data_dir="runs/data",
 )
-# Pre-norm, unlike the paper: it needs fewer steps, and here they are few.
-OVERRIDES = {"norm_first": True}
-STEPS = 1600
+# Unlike the paper's: pre-norm, which needs fewer steps; two layers, which are
+# enough for this grammar; and no dropout, since no sentence comes twice.
+OVERRIDES = {"norm_first": True, "num_layers": 2, "dropout_rate": 0.0}
+STEPS = 1400
 
 
 def main(folder="runs/demo", export="saved_models/demo/1", steps=STEPS):

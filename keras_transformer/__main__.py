@@ -1,12 +1,28 @@
 """The command `keras-transformer`: train, export, translate, evaluate."""
 
-import dataclasses
+import contextlib
 import json
 import os
+import signal
 import sys
+import warnings
 
 from keras_transformer import chatter
 from keras_transformer.arguments import parser
+from keras_transformer.standard_streams import (
+    chunks_of_lines,
+    show,
+    standard_input,
+    write_line,
+)
+
+
+def run() -> int:
+    """Runs the command in a process of its own, which it prepares."""
+    chatter.silence()
+    # TensorFlow leaves it off on processors without AVX-512.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    return main()
 
 
 def main(arguments=None) -> int:
@@ -26,6 +42,12 @@ def main(arguments=None) -> int:
         )
         print(f"keras-transformer: error: {message}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever reads has read enough. Python's flush at the end of the
+        # process must not fail again.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ValueError, OSError, *_tensorflow_errors()) as error:
         if os.environ.get(chatter.DEBUG):
             raise
@@ -59,6 +81,7 @@ def _interrupted():
 
 def train(options):
     from keras_transformer import distribution, training
+    from keras_transformer.run_options import run_of
 
     if options.deterministic:
         import tensorflow as tf
@@ -66,7 +89,7 @@ def train(options):
         tf.config.experimental.enable_op_determinism()
     strategy = distribution.default_strategy()
     worker, _ = distribution.worker_of(strategy)
-    run = _run(options, worker)
+    run = run_of(options, worker)
     training.train(
         run, options.steps if "--steps" in options.given else None, strategy
     )
@@ -87,6 +110,9 @@ def average(options):
 def export(options):
     from keras_transformer.run import open_run
 
+    ours = {"--beam-size", "--alpha", "--dtype"}
+    foreign = ours if options.format == "ctranslate2" else {"--quantization"}
+    _refuse(options, foreign, f"--format {options.format}")
     if options.format == "ctranslate2":
         from keras_transformer.interop import ctranslate2
 
@@ -94,60 +120,68 @@ def export(options):
             open_run(options.folder), options.path, options.quantization
         )
     else:
-        from keras_transformer import saved_model
+        from keras_transformer import processor, saved_model
         from keras_transformer.translator import SearchSettings
 
         settings = SearchSettings(options.beam_size, options.alpha)
+        dtype = processor.resolve_dtype(options.dtype)
         path = saved_model.export(
-            open_run(options.folder), options.path, settings, options.dtype
+            open_run(options.folder), options.path, settings, dtype
         )
+        print(f"The matrices are in {dtype}.")
     print(f"Exported {path}")
 
 
 def translate(options):
     from keras_transformer.lines import translate_lines
 
+    if options.explain:
+        ours = {"--beam-size", "--alpha", "--batch-size"}
+        _refuse(options, ours, "--explain")
+        _explain(_exported(options.path), options.explain)
+        return
     workers = _workers(options)
     model = _exported(options.path)
-    if options.explain:
-        _explain(model, options.explain)
-        return
     function = _function(model, options)
     shows = sys.stderr.isatty() and not sys.stdout.isatty()
     before = 0
 
     def progress(done):
         if shows:
-            _show(f"{before + done:,} lines")
+            show(f"{before + done:,} lines")
 
-    # Some thousand lines at a time: enough to sort by length, and memory
-    # stays bounded whatever comes.
-    for lines in _chunks(sys.stdin.buffer, 4096):
+    # Enough lines to sort by length, and memory stays bounded.
+    for lines in chunks_of_lines(standard_input(), 4096):
         for line in translate_lines(
             function, lines, options.batch_size, progress, workers
         ):
-            sys.stdout.write(line + "\n")
+            write_line(line)
         sys.stdout.flush()
         before += len(lines)
     if shows:
-        _show(f"{before:,} lines", end="\n")
+        show(f"{before:,} lines", end="\n")
 
 
-def _show(text, end=""):
-    """In the place of what was shown before."""
-    print(f"\r{text}", end=end, file=sys.stderr, flush=True)
+def _refuse(options, names, where):
+    """Raises a `ValueError` if an option was given that does not apply."""
+    if refused := sorted(options.given & names):
+        raise ValueError(
+            f"`{where}` has no use for some options. Received: "
+            f"{', '.join(refused)}. Leave them out."
+        )
 
 
 def _explain(model, path):
     from keras_transformer.plots import plot_attention
 
-    lines = [line for some in _chunks(sys.stdin.buffer, 4096) for line in some]
+    chunks = chunks_of_lines(standard_input(), 4096)
+    lines = [line for chunk in chunks for line in chunk]
     if len(lines) != 1 or not lines[0].strip():
         raise ValueError(
             f"`--explain` draws one line of text. Received: {len(lines)} lines."
         )
     found = model.explain(lines[0])
-    sys.stdout.write(found["translation"] + "\n")
+    write_line(found["translation"])
     plot_attention(
         found["source_pieces"],
         found["target_pieces"],
@@ -177,7 +211,7 @@ def evaluate(options):
 
         def progress(done):
             end = "\n" if done == len(sources) else ""
-            _show(f"{done:,} of {len(sources):,} lines", end)
+            show(f"{done:,} of {len(sources):,} lines", end)
 
     hypotheses = translate_lines(
         _function(model, options),
@@ -198,7 +232,10 @@ def evaluate(options):
         "search": search,
     }
     print(json.dumps(result), flush=True)
-    evaluation.remember(model.path, result)
+    try:
+        evaluation.remember(model.path, result)
+    except OSError as error:
+        warnings.warn(f"The result is not stored: {error}", stacklevel=2)
 
 
 def _workers(options):
@@ -237,110 +274,10 @@ def _function(model, options):
 LEAST_SHARE = 16  # lines that are worth a thread
 
 
-# Where a recipe's field has another name on the command line.
-_OPTIONS = {
-    "train_split": "train",
-    "validation_split": "validation",
-    "test_split": "test",
-}
-
-
-# Fields of the model's shape that have an option of their own.
-_SHAPE = (
-    "num_layers",
-    "d_model",
-    "num_heads",
-    "d_ff",
-    "dropout_rate",
-    "attention_dropout_rate",
-    "activation_dropout_rate",
-    "norm_first",
-    "initializer_scale",
-)
-# What is not part of the recipe of a run.
-_NOT_KEPT = ("out", "steps", "resume", "deterministic")
-
-
-def _run(options, worker):
-    """The run to train: a new one, or with --resume the one there is."""
-    from keras_transformer import run as runs
-
-    if worker > 0:
-        runs.wait_for(options.out)  # for the first worker to start it
-    settings = options.given - {f"--{name}" for name in _NOT_KEPT}
-    exists = os.path.exists(options.out) or not settings
-    if worker > 0 or (options.resume and exists):
-        run = runs.open_run(options.out)
-        _check_agrees(options, run)
-        return run
-    overrides = {
-        name: value
-        for name in _SHAPE
-        if (value := getattr(options, name)) is not None
-    }
-    return runs.start_run(
-        options.out, options.preset, _recipe(options), **overrides
-    )
-
-
-def _recipe(options):
-    from keras_transformer.run import Recipe
-
-    values = {
-        field.name: getattr(options, _OPTIONS.get(field.name, field.name))
-        for field in dataclasses.fields(Recipe)
-        if field.name != "shared_vocabulary"
-    }
-    return Recipe(**values, shared_vocabulary=not options.separate_vocabularies)
-
-
-def _check_agrees(options, run):
-    """A resumed run keeps its settings; those that are given must be its."""
-    kept = dataclasses.asdict(run.recipe) | {
-        **{name: getattr(run.config, name) for name in _SHAPE},
-        "separate_vocabularies": not run.recipe.shared_vocabulary,
-    }
-    kept |= {option: kept[field] for field, option in _OPTIONS.items()}
-    kept["preset"] = _preset_of(run.config, options)
-    for option in sorted(options.given):
-        name = option.strip("-").replace("-", "_")
-        if name not in _NOT_KEPT and getattr(options, name) != kept[name]:
-            raise ValueError(
-                f"A resumed run keeps its settings. Received: {option} "
-                f"{getattr(options, name)}, the run has {kept[name]}. Leave it "
-                "out, or start a new run."
-            )
-
-
-def _preset_of(config, options):
-    """The preset that a shape is of but for dropout and the options given."""
-    from keras_transformer.config import PRESETS
-
-    shape = config.to_dict()
-    own = {"dropout_rate", *(x for x in _SHAPE if getattr(options, x))}
-    for name in sorted(PRESETS, key=lambda name: name != options.preset):
-        preset = PRESETS[name]
-        if all(shape[x] == preset[x] for x in preset.keys() - own):
-            return name
-    return "another shape"
-
-
-def _chunks(file, size):
-    """Lists of up to `size` lines; bytes, since input may be no UTF-8."""
-    lines = []
-    for line in file:
-        lines.append(line.removesuffix(b"\n").removesuffix(b"\r"))
-        if len(lines) == size:
-            yield lines
-            lines = []
-    if lines:
-        yield lines
-
-
 COMMANDS = {
     function.__name__: function
     for function in (train, average, export, translate, evaluate)
 }
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

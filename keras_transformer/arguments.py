@@ -3,6 +3,7 @@
 import argparse
 
 from keras_transformer.config import PRESETS
+from keras_transformer.processor import DTYPE_POLICIES, DTYPES
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -97,9 +98,10 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument(
         "--dtype-policy",
-        default="float32",
-        choices=["float32", "mixed_bfloat16"],
-        help="of the computation; weights stay float32",
+        default="auto",
+        choices=DTYPE_POLICIES,
+        help="of the computation; weights stay float32; auto: mixed_bfloat16 "
+        "where the processor or GPU multiplies in it",
     )
     sub.add_argument(
         "--bleu-tokenizer",
@@ -180,9 +182,10 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument(
         "--dtype",
-        default="float32",
-        choices=["float32", "bfloat16"],
-        help="of saved_model's matrices; bfloat16 needs a processor for it",
+        default="auto",
+        choices=DTYPES,
+        help="of saved_model's matrices; auto: bfloat16 where this machine's "
+        "processor multiplies in it; choose for the machine that will serve",
     )
     sub.add_argument("--beam-size", default=4, type=int, help="section 6.1")
     sub.add_argument("--alpha", default=0.6, type=float, help="length penalty")

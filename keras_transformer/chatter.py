@@ -7,6 +7,7 @@ business with its user's terminal.
 """
 
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -18,7 +19,7 @@ DEBUG = "KERAS_TRANSFORMER_DEBUG"  # set it to see everything
 def is_command(package: str) -> bool:
     """Whether this process is `keras-transformer` or `python -m` of it."""
     script = os.path.basename(sys.argv[0]) if sys.argv else ""
-    return script == "keras-transformer" or (
+    return script.removesuffix(".exe") == "keras-transformer" or (
         sys.orig_argv[1:3] == ["-m", package]
     )
 
@@ -37,3 +38,5 @@ def silence():
         terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         sys.stderr = terminal
+        # Where native code died, since its own last words are not heard.
+        faulthandler.enable(terminal)

@@ -35,25 +35,36 @@ def assert_no_leak(
 
     Raises:
         AssertionError: naming what leaked, where and by how much.
+        ValueError: if the inputs cannot show it, or a name is needed.
     """
     single = not isinstance(inputs, dict)
     batch = {"inputs": inputs} if single else inputs
     batch = {name: np.asarray(ids) for name, ids in batch.items()}
+    if causal is True and not single:
+        raise ValueError(
+            "`causal` must name one of several inputs. Received: causal=True "
+            f"for inputs {sorted(batch)}."
+        )
     causal = ("inputs" if single else causal) if causal else None
+    for name in filter(None, (causal, padded)):
+        if name not in batch:
+            raise ValueError(
+                "`causal` and `padded` must name an input. Received: "
+                f"{name!r} for inputs {sorted(batch)}."
+            )
 
     def run(ids):
         outputs = model(ids["inputs"] if single else ids)
         return keras.ops.convert_to_numpy(outputs)
 
     expected = run(batch)
-    padded = padded or causal or _positions_of(expected, batch)
+    padded = padded or causal or _positions_of(run, expected, batch, pad_id)
     real = np.ones(len(expected), bool)[:, None]
     if padded is not None:
         real = batch[padded] != pad_id  # [B, T]
 
     for name, ids in batch.items():
-        more = np.pad(ids, ((0, 0), (0, 3)), constant_values=pad_id)
-        found = run({**batch, name: more})
+        found = run({**batch, name: _with_padding(ids, pad_id)})
         if name == padded:
             found = found[:, : ids.shape[1]]
         _compare(found, expected, real, tolerance, f"More padding of {name!r}")
@@ -69,8 +80,15 @@ def assert_no_leak(
 
 def _assert_causal(run, batch, name, expected, real, pad_id):
     ids = batch[name]
-    # Ids known to be legal: the next larger one that occurs, or the smallest.
-    legal = np.unique(ids[ids != pad_id])
+    # Ids up to the greatest that occurs are legal: each is exchanged for the
+    # next larger one, or the smallest.
+    legal = np.setdiff1d(np.arange(ids.max(initial=0) + 1), [pad_id])
+    if len(legal) < 2:
+        raise ValueError(
+            "Whether the future leaks can be seen only with two different ids "
+            f"besides the padding. Received: {name} with ids up to "
+            f"{ids.max(initial=0)}. Use larger ids."
+        )
     others = legal[(np.searchsorted(legal, ids) + 1) % len(legal)]
     for t in range(1, ids.shape[1]):
         later = (np.arange(ids.shape[1]) >= t) & (ids != pad_id)
@@ -84,10 +102,23 @@ def _assert_causal(run, batch, name, expected, real, pad_id):
         )
 
 
-def _positions_of(outputs, batch):
-    if outputs.ndim < 3:
-        return None
+def _with_padding(ids, pad_id):
+    return np.pad(ids, ((0, 0), (0, 3)), constant_values=pad_id)
+
+
+def _positions_of(run, outputs, batch, pad_id):
     names = [n for n, ids in batch.items() if ids.shape == outputs.shape[:2]]
+    if outputs.ndim < 3:
+        # One number a position, or features of a row that are as many? The
+        # former become more with more padding.
+        names = [
+            n
+            for n in names
+            if run({**batch, n: _with_padding(batch[n], pad_id)}).shape
+            != outputs.shape
+        ]
+        if not names:
+            return None
     if len(names) == 1:
         return names[0]
     raise ValueError(

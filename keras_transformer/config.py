@@ -41,7 +41,7 @@ class TransformerConfig:
     attention_dropout_rate: float = 0.0  # attention weights; not in the paper
     activation_dropout_rate: float = 0.0  # inside the FFN; not in the paper
     norm_first: bool = False  # pre-norm; the paper's is post-norm
-    positions: str = "sinusoidal"  # or "learned", table 3 row E
+    positions: str | None = "sinusoidal"  # "learned", table 3 row E; or None
     max_length: int | None = None  # of learned positions
     activation: str = "relu"
     use_bias: bool = True
@@ -49,15 +49,37 @@ class TransformerConfig:
     initializer_scale: float = 1.0  # of VarianceScaling; 1 is Glorot's
 
     def __post_init__(self):
-        for field in ("vocab_size", "num_layers", "d_model", "num_heads"):
-            self._check(field, getattr(self, field) >= 1, "at least 1")
-        self._check("vocab_size", self.vocab_size > END, f"more than {END}")
-        self._check("d_ff", self.d_ff >= 1, "at least 1")
+        for name in ("num_layers", "d_model", "num_heads", "d_ff"):
+            self._check_integer(name, 1)
+        self._check_integer("vocab_size", END + 1)
+        self._check_integer("source_vocab_size", END + 1, optional=True)
+        for name in ("key_dim", "value_dim", "max_length"):
+            self._check_integer(name, 1, optional=True)
         for field in dataclasses.fields(self):
             if field.name.endswith("dropout_rate"):
                 rate = getattr(self, field.name)
                 self._check(field.name, 0 <= rate < 1, "in [0, 1)")
-        self._check("initializer_scale", self.initializer_scale > 0, "positive")
+        for name in ("layer_norm_epsilon", "initializer_scale"):
+            self._check(name, getattr(self, name) > 0, "positive")
+        for name in ("norm_first", "use_bias"):
+            self._check(
+                name, isinstance(getattr(self, name), bool), "True or False"
+            )
+        self._check(
+            "activation",
+            isinstance(self.activation, str),
+            "the name of an activation of Keras",
+        )
+        self._check(
+            "positions",
+            self.positions in ("sinusoidal", "learned", None),
+            '"sinusoidal", "learned" or None',
+        )
+        if self.positions == "learned" and self.max_length is None:
+            raise ValueError(
+                "Learned positions need `max_length`, the number of positions "
+                "to learn. Received: max_length=None"
+            )
         if self.key_dim is None and self.d_model % self.num_heads:
             raise ValueError(
                 "`d_model` must be divisible by `num_heads`. Received: "
@@ -69,8 +91,15 @@ class TransformerConfig:
         if not holds:
             raise ValueError(
                 f"`{name}` must be {expected}. "
-                f"Received: {name}={getattr(self, name)}"
+                f"Received: {name}={getattr(self, name)!r}"
             )
+
+    def _check_integer(self, name, least, optional=False):
+        value = getattr(self, name)
+        if optional and value is None:
+            return
+        holds = type(value) is int and value >= least
+        self._check(name, holds, f"an integer of at least {least}")
 
     @classmethod
     def preset(cls, name: str, **overrides) -> "TransformerConfig":

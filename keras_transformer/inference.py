@@ -39,14 +39,13 @@ class InferenceModel:
         places = tf.range(tf.shape(source)[1])
         table = self.weights.get("source", self.weights["target"])
         x = self._embedded(source, table, places)  # [B·S, D]
-        few = self._are_few(x, away)
         for layer in self.weights["encoder"]:
 
             def attend(h, layer=layer):
                 queries, keys, values = self._project(
                     h, layer["self"], batch, 1
                 )
-                return self._attend(queries, keys, values, away, few)[0]
+                return self._attend(queries, keys, values, away)[0]
 
             x = self._sublayer(x, layer, "self_norm", "self_output", attend)
             x = self._feed_forward(x, layer)
@@ -145,7 +144,7 @@ class InferenceModel:
         x = tf.gather(embedding["table"], ids)
         if self.config.positions == "learned":
             x += tf.gather(embedding["positions"], positions)
-        else:
+        elif self.config.positions == "sinusoidal":
             x += positional_encoding(positions, self.config.d_model)
         return tf.reshape(x, [-1, self.config.d_model])
 
@@ -161,8 +160,6 @@ class InferenceModel:
         """
         batch = tf.shape(memory["away"])[0]
         heads, attention = [], []
-        few = self._are_few(x, away)
-        few_of_memory = self._are_few(x, memory["away"])
         for i, layer in enumerate(self.weights["decoder"]):
 
             def attend(h, i=i, layer=layer):
@@ -173,17 +170,14 @@ class InferenceModel:
                         for pair in zip(cache[i], new, strict=True)
                     ]
                 heads.append(tuple(new))
-                return self._attend(queries, *new, away, few)[0]
+                return self._attend(queries, *new, away)[0]
 
             def attend_to_memory(h, i=i, layer=layer):
                 queries = self._split_heads(
                     linear(h, layer["query"]), batch, self.key_dim
                 )
                 x, weights = self._attend(
-                    queries,
-                    *memory["heads"][i],
-                    memory["away"],
-                    few_of_memory,
+                    queries, *memory["heads"][i], memory["away"]
                 )
                 attention.append(weights)
                 return x
@@ -217,31 +211,21 @@ class InferenceModel:
     def _split_heads(self, x, batch, width):
         """`(B·n, G·K)`, of G heads, to `(B, G, n, K)`."""
         x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
-        return _swapped(x)
+        return tf.transpose(x, [0, 2, 1, 3])
 
-    def _are_few(self, x, away):
-        """Whether the scores of rows `(B·n, D)` are made of so few products
-        that one thread is enough. In 64 bits: there may be 2³¹ and more."""
-        rows = tf.shape(x, tf.int64)[0]
-        keys = tf.shape(away, tf.int64)[-1]
-        width = self.config.num_heads * self.key_dim
-        return rows * keys * width <= 2**18
-
-    def _attend(self, queries, keys, values, away, few):
+    def _attend(self, queries, keys, values, away):
         """Equation 1: heads side by side, `(B·n, H·K)`, and the weights.
 
         Args:
             queries: `(B, H, n, K)`; keys, values `(B, H, T, K)`.
             away: float32, added to the scores `(B, H, n, T)`.
-            few: from `_are_few`.
         """
-        x, weights = tf.cond(
-            few,
-            lambda: _few_attend(queries, keys, values, away),
-            lambda: _many_attend(queries, keys, values, away),
-        )
+        scores = tf.matmul(queries, keys, transpose_b=True)
+        weights = tf.nn.softmax(tf.cast(scores, tf.float32) + away)
+        x = tf.matmul(tf.cast(weights, values.dtype), values)
+        x = tf.transpose(x, [0, 2, 1, 3])
         width = self.config.num_heads * self.value_dim
-        return tf.reshape(_swapped(x), [-1, width]), weights
+        return tf.reshape(x, [-1, width]), weights
 
     def _sublayer(self, x, layer, norm, output, function):
         return self._residual(
@@ -271,35 +255,6 @@ class InferenceModel:
         return x * scale * norm["gamma"] + norm["beta"]
 
 
-def _swapped(x):
-    """Axes 1 and 2 swapped. As integers, because oneDNN takes the transposing
-    of floats to another thread, which costs ten times as much for so few."""
-    kind = tf.int32 if x.dtype == tf.float32 else tf.int16
-    return tf.bitcast(tf.transpose(tf.bitcast(x, kind), [0, 2, 1, 3]), x.dtype)
-
-
-def _few_attend(queries, keys, values, away):
-    """As long as one thread is enough, by kernels that are not oneDNN's: these
-    need a sixth of the time for a product, and a quarter for a softmax."""
-    scores = tf.raw_ops.BatchMatMulV3(
-        x=queries, y=keys, adj_y=True, Tout=keys.dtype
-    )
-    scores = tf.cast(scores, tf.float32) + away
-    weights = tf.exp(scores - tf.reduce_max(scores, axis=-1, keepdims=True))
-    weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
-    x = tf.raw_ops.BatchMatMulV3(
-        x=tf.cast(weights, values.dtype), y=values, Tout=values.dtype
-    )
-    return x, weights
-
-
-def _many_attend(queries, keys, values, away):
-    """The same by oneDNN's kernels."""
-    scores = tf.matmul(queries, keys, transpose_b=True)
-    weights = tf.nn.softmax(tf.cast(scores, tf.float32) + away)
-    return tf.matmul(tf.cast(weights, values.dtype), values), weights
-
-
 def linear(x, weights):
     """Rows `(n, D_in)` through a layer of `inference_weights`: `(n, D_out)`."""
     x = _product(x, weights["kernel"])
@@ -307,9 +262,4 @@ def linear(x, weights):
 
 
 def _product(x, kernel):
-    """With a matrix, or with its panels."""
-    x = tf.matmul(tf.cast(x, kernel.dtype), kernel)
-    if kernel.shape.rank == 2:
-        return x
-    panels, _, width = kernel.shape
-    return tf.reshape(_swapped(x[None]), [-1, panels * width])
+    return tf.matmul(tf.cast(x, kernel.dtype), kernel)

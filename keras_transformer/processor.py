@@ -8,6 +8,7 @@ import pathlib
 import platform
 
 DTYPE_POLICIES = ("auto", "float32", "mixed_bfloat16")
+DTYPES = ("auto", "float32", "bfloat16")  # of an export's matrices
 CPU_INFO = "/proc/cpuinfo"
 # Instructions that multiply matrices in bfloat16. With fewer, bfloat16 is
 # emulated, which takes longer than float32.
@@ -43,6 +44,17 @@ def resolve_dtype_policy(policy: str) -> str:
     if policy != "auto":
         return policy
     return "mixed_bfloat16" if computes_in_bfloat16() else "float32"
+
+
+def resolve_dtype(dtype: str) -> str:
+    """Returns the dtype of an export's matrices for `dtype`.
+
+    "auto" becomes "bfloat16" where this machine multiplies matrices in it, and
+    "float32" elsewhere. Other dtypes are returned as they are.
+    """
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if computes_in_bfloat16() else "float32"
 
 
 def computes_in_bfloat16() -> bool:

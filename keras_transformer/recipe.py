@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from keras_transformer.processor import DTYPE_POLICIES
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -30,7 +32,7 @@ class Recipe:
     bpe_dropout: float = 0.0  # of merges, in training; not in the paper
     global_clipnorm: float | None = None  # of the gradient; not in the paper
     gradient_accumulation_steps: int = 1  # parts of a batch, for less memory
-    dtype_policy: str = "float32"  # or "mixed_bfloat16"
+    dtype_policy: str = "auto"  # see `processor.resolve_dtype_policy`
     bleu_tokenizer: str = "13a"  # sacreBLEU's; "none" for text in tokens
     steps: int = 100_000  # updates; §5.2, of base
     validate_every: int = 1000  # steps; a checkpoint is saved then, too
@@ -51,8 +53,8 @@ class Recipe:
         self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
         self._check(
             "dtype_policy",
-            self.dtype_policy in ("float32", "mixed_bfloat16"),
-            "float32 or mixed_bfloat16",
+            self.dtype_policy in DTYPE_POLICIES,
+            f"one of {', '.join(DTYPE_POLICIES)}",
         )
         for name in ("global_clipnorm", "patience"):
             value = getattr(self, name)

@@ -30,6 +30,7 @@ from keras_transformer.data.corpus import (
 )
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 from keras_transformer.model import Transformer
+from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.recipe import Recipe
 
 FORMAT = 1
@@ -125,7 +126,9 @@ class Run:
 
 def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
     """Writes a new run's folder, whole or not at all. Its vocabulary is learned
-    now, or with `recipe.initial_run` that run's, whose weights are copied.
+    now, or with `recipe.initial_run` that run's, whose weights are copied. The
+    dtype policy "auto" is resolved now and kept as what it is on this machine,
+    so that a run that is resumed elsewhere computes in the same dtype.
 
     Args:
         folder: of the new run; must not exist.
@@ -152,6 +155,9 @@ def start_run(folder, preset: str, recipe: Recipe, **overrides) -> Run:
             f"Received: max_length={config.max_length} of the model, "
             f"max_length={recipe.max_length} of the recipe. Make them equal."
         )
+    recipe = dataclasses.replace(
+        recipe, dtype_policy=resolve_dtype_policy(recipe.dtype_policy)
+    )
     initial = open_run(recipe.initial_run) if recipe.initial_run else None
     if initial:
         _check_fits(initial, config, recipe)

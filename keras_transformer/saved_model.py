@@ -32,7 +32,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 import keras_transformer
-from keras_transformer import checkpoints, serving
+from keras_transformer import checkpoints, processor, serving
 from keras_transformer.translator import SearchSettings, Translator
 
 ABOUT = "keras_transformer.json"
@@ -40,7 +40,7 @@ SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
 
 
 def export(
-    run, path, settings: SearchSettings | None = None, dtype: str = "float32"
+    run, path, settings: SearchSettings | None = None, dtype: str = "auto"
 ) -> pathlib.Path:
     """Exports a run's chosen weights to `NAME/VERSION`.
 
@@ -51,9 +51,9 @@ def export(
         run: an open `Run`.
         path: the new folder; its last part is an integer, as servers want it.
         settings: of the search. Defaults to the paper's.
-        dtype: of the matrices, "float32" or "bfloat16": smaller, since they
-            and not the embeddings are halved, and faster on processors that
-            have instructions for it.
+        dtype: of the matrices: "float32" or "bfloat16", which is smaller, and
+            faster on processors that have instructions for it. Defaults to
+            "auto", see `processor.resolve_dtype`.
 
     Raises:
         ValueError: if the path exists or is not made as said, the dtype is
@@ -79,10 +79,12 @@ def export(
             "A published version is not overwritten. Received: "
             f"{str(path)!r}, which exists. Choose the next number."
         )
-    if dtype not in ("float32", "bfloat16"):
+    if dtype not in processor.DTYPES:
         raise ValueError(
-            f"`dtype` must be float32 or bfloat16. Received: dtype={dtype!r}"
+            f"`dtype` must be one of {', '.join(processor.DTYPES)}. "
+            f"Received: dtype={dtype!r}"
         )
+    dtype = processor.resolve_dtype(dtype)
     settings = settings or SearchSettings()
     model = run.load_model()
     translator = Translator(

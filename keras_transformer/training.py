@@ -22,6 +22,7 @@ from keras_transformer.lines import translate_lines
 from keras_transformer.model import Transformer
 from keras_transformer.optimizer import Adam
 from keras_transformer.plots import plot_training
+from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.run import Recipe, Run, fingerprint
 from keras_transformer.schedule import TransformerSchedule
 from keras_transformer.training_loop import Loop, TrainingInterrupted
@@ -125,9 +126,10 @@ def _fit(loop, run, about, steps, cut, verbose, callbacks):
     pairs, validation = run.data(recipe.validation_split)
     replicas = cut.workers * cut.replicas
     print(
-        f"Training {loop.model.count_params():,} parameters on "
-        f"{len(training):,} pairs, {replicas} device"
-        f"{'s' if replicas > 1 else ''}, steps {done + 1:,} to {steps:,}."
+        f"Training {loop.model.count_params():,} parameters in "
+        f"{loop.model.dtype_policy.name} on {len(training):,} pairs, "
+        f"{replicas} device{'s' if replicas > 1 else ''}, steps {done + 1:,} "
+        f"to {steps:,}."
     )
     if verbose is None:
         verbose = 1 if sys.stdout.isatty() else 2
@@ -178,7 +180,8 @@ def _finished(run):
 
 def make_model(config, recipe: Recipe) -> Transformer:
     """The model and its optimizer as section 5 has them."""
-    model = Transformer(config, seed=recipe.seed, dtype=recipe.dtype_policy)
+    dtype = resolve_dtype_policy(recipe.dtype_policy)
+    model = Transformer(config, seed=recipe.seed, dtype=dtype)
     schedule = TransformerSchedule(
         config.d_model, recipe.warmup_steps, recipe.learning_rate_scale
     )

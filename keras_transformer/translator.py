@@ -207,8 +207,8 @@ class Translator:
             tf.size(translation),
             "`text` and `translation` must have the same number of strings.",
         )
-        target, also = _cut(
-            self.target_tokenizer.encode(translation), self.max_pieces
+        target, also = self.target_tokenizer.encode_at_most(
+            translation, self.max_length - 1
         )
         model = self._model()
         log_probs, _ = model.read(
@@ -233,7 +233,8 @@ class Translator:
             `source_pieces` `(B, S)` and `target_pieces` `(B, T)`, strings that
             are empty at padding, and `attention`, float32 `(B, N, H, T, S)`:
             of each of N layers and H heads, the weights from each target piece
-            to the source, which add up to 1.
+            to the source, which add up to 1. A blank string has no pieces:
+            empty strings, and no attention: zeros.
         """
         settings = self.settings
         source, truncated = self._source(tf.ensure_shape(text, [None]))
@@ -264,11 +265,18 @@ class Translator:
             **found,
             "translation": tf.where(blank, "", found["translation"]),
             "score": tf.where(blank, 0.0, found["score"]),
+            **{
+                name: tf.where(blank[:, None], "", found[name])
+                for name in ("source_pieces", "target_pieces")
+            },
+            "attention": tf.where(
+                blank[:, None, None, None, None], 0.0, found["attention"]
+            ),
             "truncated": truncated,
         }
 
     def _source(self, text):
-        return _cut(self.source_tokenizer.encode(text), self.max_pieces)
+        return self.source_tokenizer.encode_at_most(text, self.max_pieces)
 
     @staticmethod
     def _blank(text, pieces):
@@ -324,15 +332,6 @@ class Translator:
         # Not to be generated: they have no text, or break the line.
         barred = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
         return inference_weights(self.model, dtype, barred)
-
-
-def _cut(pieces, most):
-    """Rows of at most so many pieces before the end token, and which rows had
-    more."""
-    longer = pieces.row_lengths() > most + 1
-    text = pieces[:, :-1][:, :most]
-    ends = tf.fill([pieces.nrows(), 1], END)
-    return tf.concat([text, ends], axis=1), longer
 
 
 def _one_at_least(pieces):

@@ -102,6 +102,7 @@ LAYERS = [
             "bias_initializer": "ones",
             "kernel_regularizer": "l2",
             "bias_regularizer": "l1",
+            "activity_regularizer": "l2",
             "kernel_constraint": "max_norm",
             "bias_constraint": "non_neg",
             "seed": 7,

@@ -60,6 +60,7 @@ def recipe(corpus):
         warmup_steps=20,
         validate_every=4,
         keep_checkpoints=3,
+        dtype_policy="float32",
     )
 
 
@@ -83,4 +84,4 @@ def exported(run, tmp_path_factory):
     from keras_transformer import saved_model
 
     path = tmp_path_factory.mktemp("saved_models") / "small" / "1"
-    return saved_model.export(run, path)
+    return saved_model.export(run, path, dtype="float32")

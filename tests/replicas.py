@@ -43,6 +43,7 @@ def main(path, devices, parts, clipnorm=None):
         warmup_steps=20,
         validate_every=2,
         global_clipnorm=clipnorm and float(clipnorm),
+        dtype_policy="float32",
     )
     config = TransformerConfig(
         31, num_layers=2, d_model=22, num_heads=2, d_ff=17, dropout_rate=0.0

@@ -68,3 +68,37 @@ def test_keras_own_attention_in_a_stack_is_caught():
     assert_no_leak(build(MultiHeadAttention), IDS)
     with pytest.raises(AssertionError, match="More padding"):
         assert_no_leak(build(keras.layers.MultiHeadAttention), IDS)
+
+
+def test_a_single_id_shows_a_leak_too():
+    def future(ids):  # looks at the next position
+        real = np.asarray(ids) != 0
+        later = np.roll(ids, -1, axis=1) * real
+        later[:, -1] = 0
+        return (ids + later)[..., None] * real[..., None]
+
+    with pytest.raises(AssertionError, match="at position"):
+        assert_no_leak(future, np.full((2, 4), 5), causal=True)
+    with pytest.raises(ValueError, match="two different ids"):
+        assert_no_leak(future, np.ones((2, 4), int), causal=True)
+
+
+def test_one_number_for_each_position():
+    """Such as the probability of each token: `(B, T)`."""
+    assert_no_leak(lambda ids: np.cumsum(ids, axis=1), IDS, causal=True)
+    assert_no_leak(lambda ids: np.asarray(ids) * 2.0, IDS)
+    assert_no_leak(lambda ids: np.zeros((len(ids), 5)), IDS)  # of a row
+    with pytest.raises(AssertionError, match="position"):
+        assert_no_leak(
+            lambda ids: np.asarray(ids) + np.max(ids, axis=1, keepdims=True),
+            IDS,
+            causal=True,
+        )
+
+
+def test_names_of_inputs_are_checked():
+    both = {"source": IDS, "target": IDS}
+    with pytest.raises(ValueError, match="must name one of several inputs"):
+        assert_no_leak(lambda ids: ids["target"], both, causal=True)
+    with pytest.raises(ValueError, match="'memory' for inputs"):
+        assert_no_leak(lambda ids: ids["target"], both, padded="memory")

@@ -1,9 +1,12 @@
 """The command: what people type, and what they get when it is wrong."""
 
+import errno
 import io
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import types
@@ -316,3 +319,87 @@ def test_workers_share_the_cores(
     options = types.SimpleNamespace(batch_size=batch)
     assert command._workers(options) == workers
     assert environment == {"TF_NUM_INTRAOP_THREADS": threads}
+
+
+def test_help_waits_for_no_backend_and_a_native_death_is_seen():
+    """A process, as the installed script starts it."""
+    program = """
+import os, runpy, sys
+for arguments in (["--help"], ["train", "--help"]):
+    sys.argv = ["keras-transformer", *arguments]
+    try:
+        runpy.run_module("keras_transformer", run_name="__main__")
+    except SystemExit as exit_:
+        assert exit_.code == 0
+assert not {"keras", "tensorflow", "numpy"} & sys.modules.keys()
+assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1"
+os.abort()
+"""
+    environment = dict(os.environ)
+    environment.pop("TF_ENABLE_ONEDNN_OPTS", None)
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert result.returncode == -signal.SIGABRT
+    assert "--resume" in result.stdout
+    assert "Fatal Python error: Aborted" in result.stderr
+
+
+def test_whoever_reads_may_stop(exported, monkeypatch, capsys):
+    class Closed(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, data):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(
+        sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"7\n" * 3))
+    )
+    output = io.TextIOWrapper(io.BufferedWriter(Closed()))
+    monkeypatch.setattr(sys, "stdout", output)
+    assert command.main(["translate", str(exported)]) == 141
+    assert capsys.readouterr().err == ""
+    output.buffer.raw.write = len  # its own end is not to fail
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "RUN", "x/1", "--quantization", "int8"], "--quantization"),
+        (
+            ["export", "RUN", "x", "--format=ctranslate2", "--alpha=1"],
+            "`--format ctranslate2` .* --alpha",
+        ),
+        (
+            ["export", "RUN", "x", "--format=ctranslate2", "--dtype=float32"],
+            "--dtype",
+        ),
+        (
+            ["translate", "MODEL", "--explain", "x.png", "--beam-size=-3"],
+            "`--explain` .* --beam-size",
+        ),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(capsys, arguments, message):
+    status, captured = run_command(capsys, *arguments)
+    assert status == 1
+    assert re.search(message, captured.err)
+
+
+def test_a_result_that_cannot_be_stored_is_printed(
+    exported, corpus, capsys, monkeypatch
+):
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("keras_transformer.evaluation.remember", refuse)
+    files = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
+    with pytest.warns(UserWarning, match="not stored: .*Read-only"):
+        status, captured = run_command(capsys, "evaluate", exported, *files)
+    assert status == 0
+    assert json.loads(captured.out)["sentences"] == 70

@@ -35,6 +35,16 @@ def test_json_round_trips():
         ({"vocab_size": 31, "dropout_rate": 1.0}, "dropout_rate=1.0"),
         ({"vocab_size": 31, "d_ff": 0}, "d_ff=0"),
         ({"vocab_size": 31, "dff": 7}, "Unknown fields.*dff"),
+        ({"vocab_size": 31, "positions": "sinus"}, "positions='sinus'"),
+        ({"vocab_size": 31, "positions": "learned"}, "max_length=None"),
+        ({"vocab_size": 31, "max_length": 0}, "max_length=0"),
+        ({"vocab_size": 31.0}, r"vocab_size=31\.0"),
+        ({"vocab_size": 31, "num_layers": True}, "num_layers=True"),
+        ({"vocab_size": 31, "source_vocab_size": 2}, "source_vocab_size=2"),
+        ({"vocab_size": 31, "key_dim": 0}, "key_dim=0"),
+        ({"vocab_size": 31, "norm_first": "yes"}, "norm_first='yes'"),
+        ({"vocab_size": 31, "activation": None}, "activation=None"),
+        ({"vocab_size": 31, "layer_norm_epsilon": 0}, "layer_norm_epsilon=0"),
     ],
 )
 def test_errors_name_what_was_received(values, message):

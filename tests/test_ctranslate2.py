@@ -30,6 +30,7 @@ def random_model(**config):
         {"norm_first": True},
         {"source_vocab_size": 43},
         {"positions": "learned", "max_length": 29},
+        {"positions": None, "layer_norm_epsilon": 1e-2},
         {"use_bias": False},
         {"activation": "gelu"},
         {"activation": "silu"},

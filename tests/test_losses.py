@@ -32,7 +32,7 @@ def test_section_5_4_by_hand():
 
 def test_uniform_logits_cost_the_logarithm_of_the_vocabulary():
     found = smoothed_cross_entropy(np.array([[3]]), np.zeros((1, 1, V)), 0.1)
-    assert float(found[0, 0]) == pytest.approx(np.log(V), rel=1e-6)
+    assert float(found[0, 0]) == pytest.approx(np.log(V), rel=1e-5)
 
 
 def test_each_token_as_in_the_paper():
@@ -49,7 +49,7 @@ def test_mean_is_over_real_tokens():
     labels, logits = some_batch()
     tokens = np.asarray(smoothed_cross_entropy(labels, logits, 0.1))
     found = float(LabelSmoothedCrossEntropy()(labels, logits))
-    assert found == pytest.approx(tokens[labels != 0].mean(), rel=1e-6)
+    assert found == pytest.approx(tokens[labels != 0].mean(), rel=1e-5)
 
 
 def test_padding_may_hold_anything():
@@ -73,7 +73,7 @@ def test_weighted_sum_over_shares_is_the_mean_over_all():
         for i in (slice(0, 1), slice(1, 3))  # of unequal token counts
     )
     whole = float(LabelSmoothedCrossEntropy()(labels, logits))
-    assert shares == pytest.approx(whole, rel=1e-6)
+    assert shares == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.parametrize("pad_id", [-1, -100, 99])
@@ -106,7 +106,7 @@ def test_metrics_do_not_depend_on_the_cut_into_batches():
         metric.reset_state()
         for row in range(3):
             metric.update_state(labels[row : row + 1], logits[row : row + 1])
-        assert float(metric.result()) == pytest.approx(whole, rel=1e-6)
+        assert float(metric.result()) == pytest.approx(whole, rel=1e-5)
 
 
 def test_what_the_metrics_are():

@@ -182,7 +182,12 @@ def test_logits_and_weights_are_float32_in_mixed_precision(policy):
     assert {w.dtype for w in model.weights} == {"float32"}
     full = Transformer(SMALL)
     full.set_weights(model.get_weights())
-    np.testing.assert_allclose(logits, full(INPUTS), atol=0.1)
+    # Of two layers and their norms, each rounded to 8 or 11 bits. The mean
+    # error is compared: the greatest one depends on the processor's rounding.
+    error = ops.std(logits - full(INPUTS)) / ops.std(full(INPUTS))
+    assert (
+        error < 20 * {"mixed_bfloat16": 2**-8, "mixed_float16": 2**-11}[policy]
+    )
     for layer in model._flatten_layers(include_self=False):
         if not isinstance(layer, keras.layers.InputLayer) and layer.weights:
             assert layer.compute_dtype == policy.removeprefix("mixed_")

@@ -113,3 +113,29 @@ def test_what_is_no_model_is_refused(junk):
 def test_a_vocabulary_that_cannot_be_learned_is_an_error(size):
     with pytest.raises(ValueError, match=f"vocab_size={size}"):
         train_tokenizer(["too little text for so many pieces"], size)
+
+
+def test_bytes_that_no_piece_can_reach_are_cut_off():
+    """The pieces are those of the whole text, whatever is cut off."""
+    tokenizer = train_tokenizer(["one two three, four."] * 9, 290)
+    word = "three "
+    texts = ["", "one two", word * 7, word * 400, " " * 9000 + word * 400]
+    texts += [
+        "x" * 50_000,
+        "ü" * 50_000,
+        " " * 50_000,
+        "one" + " " * 9000 + "two",
+    ]
+    for most in (1, 7, 13):
+        found, longer = tokenizer.encode_at_most(tf.constant(texts), most)
+        whole = tokenizer.encode(tf.constant(texts)).to_list()
+        assert longer.numpy().tolist() == [len(ids) - 1 > most for ids in whole]
+        assert found.to_list() == [[*ids[:-1][:most], ids[-1]] for ids in whole]
+
+
+def test_a_piece_that_holds_a_line_break_is_barred():
+    tokenizer = train_tokenizer(["a\nb a\nb c\rd"] * 99, 266)
+    barred = tokenizer.pieces(tokenizer.line_breaks)
+    assert {"<0x0A>", "<0x0D>"} < set(barred)
+    others = set(range(tokenizer.vocab_size)) - set(tokenizer.line_breaks)
+    assert not {"\n", "\r"} & set("".join(tokenizer.pieces(others)))

@@ -20,6 +20,7 @@ CONFIG = TransformerConfig(31, num_layers=1, d_model=22, num_heads=2, d_ff=17)
 
 
 def loop(**recipe):
+    recipe = {"dtype_policy": "float32", **recipe}
     recipe = Recipe(warmup_steps=20, validate_every=2, **recipe)
     strategy = tf.distribute.get_strategy()
     return Loop(make_model(CONFIG, recipe), recipe, strategy)

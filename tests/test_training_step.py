@@ -80,9 +80,9 @@ def test_the_loss_of_a_label_whose_probability_rounds_to_zero():
     labels = tf.constant([2, 0, 1, 1])
     found = projection_loss(x, table, labels, tf.ones(4))
     nll = [1400.0, 180.0, np.log(3), np.nan]
-    np.testing.assert_allclose(found["nll"], nll, rtol=1e-6)
+    np.testing.assert_allclose(found["nll"], nll, rtol=1e-5)
     d_x = [2.0, -2.0, -1 / 3, np.nan]  # Σ softmax · table − the label's row
-    np.testing.assert_allclose(found["d_features"][0, :, 0], d_x, rtol=1e-6)
+    np.testing.assert_allclose(found["d_features"][0, :, 0], d_x, rtol=1e-5)
 
 
 @pytest.mark.parametrize("source_vocab_size", [None, 29])
@@ -105,11 +105,11 @@ def test_gradients_are_those_of_the_public_loss(
     variables = model.trainable_variables
     expected = tape.gradient(value, [v.value for v in variables])
     found, sums = _gradients(model, part, 0.1, r_drop)
-    np.testing.assert_allclose(sums["loss"] / sums["tokens"], value, rtol=1e-6)
+    np.testing.assert_allclose(sums["loss"] / sums["tokens"], value, rtol=1e-5)
     metric = TokenLoss()
     metric.update_state(part["labels"], logits)
     np.testing.assert_allclose(
-        sums["nll"] / sums["tokens"], metric.result(), rtol=1e-6
+        sums["nll"] / sums["tokens"], metric.result(), rtol=1e-5
     )
     for variable, one, other in zip(variables, expected, found, strict=True):
         np.testing.assert_allclose(

@@ -86,9 +86,13 @@ class Tokenizer:
         self._ids = {
             processor.id_to_piece(i): i for i in range(self.vocab_size)
         }
-        # Bytes that would break a line, should a model ever say them.
+        self._longest = max(len(piece.encode()) for piece in self._ids)
+        # Pieces that would break a line, should a model ever say them. Lines
+        # end at these two characters alone, as in `read_lines`.
         self.line_breaks = [
-            processor.piece_to_id(piece) for piece in ("<0x0A>", "<0x0D>")
+            i
+            for piece, i in self._ids.items()
+            if piece in ("<0x0A>", "<0x0D>") or {"\n", "\r"} & set(piece)
         ]
 
     def _operations(self):
@@ -101,6 +105,21 @@ class Tokenizer:
         ids = self._operations().tokenize(text)
         ends = tf.fill([ids.nrows(), 1], END)
         return tf.concat([ids, tf.cast(ends, ids.dtype)], axis=1)
+
+    def encode_at_most(self, text, most) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Strings `(B,)` to ids of at most `most` pieces before the end token,
+        and bool `(B,)`: which strings had more.
+
+        Bytes that no allowed piece can reach are cut off first, so that the
+        cost of a string of any size is bounded. Runs of spaces count as one,
+        as they do for SentencePiece.
+        """
+        text = tf.strings.regex_replace(text, " {2,}", " ")
+        text = tf.strings.substr(text, 0, (most + 1) * self._longest + 1)
+        pieces = self.encode(text)
+        longer = pieces.row_lengths() > most + 1
+        ends = tf.fill([pieces.nrows(), 1], END)
+        return tf.concat([pieces[:, :-1][:, :most], ends], axis=1), longer
 
     def decode(self, ids: tf.Tensor) -> tf.Tensor:
         """Padded ids `(B, T)` to strings `(B,)`, always valid UTF-8.

@@ -133,6 +133,8 @@ def specification(model, positions: int = 1024):
 def _positions(embedding, length):
     if embedding.positions == "learned":
         return _array(embedding.position_embeddings)
+    if embedding.positions is None:
+        return np.zeros((length, embedding.d_model), "float32")
     return _array(positional_encoding(np.arange(length), embedding.d_model))
 
 

@@ -5,6 +5,7 @@ Shapes: B batch, T query length, S key length, H heads, K d_k or d_v.
 
 import math
 
+import keras
 from keras import ops
 
 from keras_transformer.layers.masks import LOWEST
@@ -13,7 +14,8 @@ from keras_transformer.layers.masks import LOWEST
 def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     """Equation 1: Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
 
-    Scores and softmax are computed in float32 whatever the inputs are.
+    Scores and softmax are computed in float32, or in float64 if the inputs
+    are.
 
     Args:
         query: tensor of shape `(B, H, T, K)`.
@@ -27,8 +29,9 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         The weighted values `(B, H, T, K)` and the weights `(B, H, T, S)`, both
         in the dtype of `value`. A query that may attend to nothing gets zeros.
     """
-    query = ops.cast(query, "float32") / math.sqrt(query.shape[-1])
-    key = ops.cast(key, "float32")
+    dtype = keras.backend.result_type(query.dtype, "float32")
+    query = ops.cast(query, dtype) / math.sqrt(query.shape[-1])
+    key = ops.cast(key, dtype)
     scores = ops.matmul(query, ops.swapaxes(key, -2, -1))  # [B, H, T, S]
     if mask is not None:
         scores = ops.where(mask, scores, LOWEST)
@@ -42,10 +45,21 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     return ops.matmul(dropped, value), weights
 
 
+def has_fused_attention(dtype):
+    """Whether the backend has a kernel of its own for this dtype.
+
+    TensorFlow has none: there Keras' function is equation 1 again, without
+    the guarantees of ours. JAX's cannot be compiled for a CPU in float16.
+    """
+    backend = keras.backend.backend()
+    return backend != "tensorflow" and (backend, dtype) != ("jax", "float16")
+
+
 def fused_attention(query, key, value, mask=None):
     """Equation 1 by the backend's own kernel, which keeps no weights.
 
-    Takes and gives what `scaled_dot_product_attention` does, less the weights.
+    Same arguments as `scaled_dot_product_attention`, without `dropout`; returns
+    only the weighted values.
     """
     inputs = [ops.swapaxes(x, 1, 2) for x in (query, key, value)]
     if mask is None:
@@ -54,7 +68,8 @@ def fused_attention(query, key, value, mask=None):
     # Kernels disagree on rows with nothing to attend to (NaN, or the mean
     # of all values), so these rows see everything and are zeroed after.
     somewhere = ops.any(mask, axis=-1, keepdims=True)
-    shape = (ops.shape(query)[0], 1, ops.shape(query)[2], ops.shape(key)[2])
+    batch, _, length, _ = ops.shape(query)
+    shape = (batch, ops.shape(mask)[1], length, ops.shape(key)[2])
     visible = ops.broadcast_to(mask | ~somewhere, shape)
     output = ops.dot_product_attention(*inputs, mask=visible)
     output = ops.swapaxes(output, 1, 2)
@@ -66,10 +81,17 @@ def _attends_somewhere(mask, dtype):
 
 
 def write_cache(cache, new, index):
-    """`cache` with `new` at position `index`, in plain operations that every
-    backend and server knows."""
+    """Returns `cache` with `new` at position `index`, in plain operations that
+    every backend and server knows.
+
+    Raises:
+        ValueError: if the cache has no room there. Where `index` is not known
+            before the program runs, as in a compiled loop, positions beyond
+            the cache's room are dropped instead.
+    """
     room = ops.shape(cache["key"])[2]
     length = ops.shape(new["key"])[2]
+    _check_room(_known(index), length, room)
     if isinstance(length, int) and length == 1:
         here = ops.equal(ops.arange(room), index)[:, None]  # [S, 1]
         return {k: ops.where(here, new[k], cache[k]) for k in cache}
@@ -80,3 +102,22 @@ def write_cache(cache, new, index):
         k: ops.where(here, ops.take(new[k], source, axis=2), cache[k])
         for k in cache
     }
+
+
+def _check_room(index, length, room):
+    known = isinstance(room, int) and isinstance(length, int)
+    if index is None or not known or 0 <= index <= room - length:
+        return
+    raise ValueError(
+        "The cache must have room for every new position. Received: "
+        f"cache_index={index}, {length} new positions, room for {room}. Make "
+        "it longer by `empty_cache(batch_size, length)`."
+    )
+
+
+def _known(index):
+    """Returns an index as an integer, or `None` inside a compiled function."""
+    try:
+        return int(index)
+    except (TypeError, ValueError):
+        return None

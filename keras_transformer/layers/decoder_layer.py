@@ -5,6 +5,11 @@ Shapes: B batch, T target length, S source length, H heads, D d_model.
 
 import keras
 
+from keras_transformer.layers.masks import check_padding_masks
+from keras_transformer.layers.output_spec import (
+    arguments_of_call,
+    attention_output_spec,
+)
 from keras_transformer.layers.residual_layer import ResidualLayer
 
 
@@ -32,6 +37,8 @@ class DecoderLayer(ResidualLayer):
         memory_cache: the memory's keys and values, see `project_memory`.
             `x` may then hold several rows (beams) for each row of memory.
         training: whether dropout is on.
+        mask: the same as `x_mask`, under the name by which Keras marks the
+            output.
 
     Returns:
         `(B, T, D)`, and if asked for the weights, and with `cache_index` the
@@ -76,6 +83,28 @@ class DecoderLayer(ResidualLayer):
         """The memory's keys and values, projected once for all steps."""
         return self.cross_attention.project(memory)
 
+    def compute_output_spec(self, *args, **kwargs):
+        given = arguments_of_call(self, args, kwargs)
+        x, scores = given["x"], given.get("return_attention_scores", False)
+        own = attention_output_spec(
+            self.self_attention,
+            x,
+            x,
+            cache=given.get("cache"),
+            cache_index=given.get("cache_index"),
+        )
+        output, *caches = own if isinstance(own, tuple) else (own,)
+        if scores:
+            _, *scores = attention_output_spec(
+                self.cross_attention,
+                x,
+                given.get("memory"),
+                return_attention_scores=True,
+                cache=given.get("memory_cache"),
+            )
+        extras = (*(scores or ()), *caches)
+        return (output, *extras) if extras else output
+
     def call(
         self,
         x,
@@ -87,7 +116,11 @@ class DecoderLayer(ResidualLayer):
         cache_index=None,
         memory_cache=None,
         training=None,
+        mask=None,
     ):
+        x_mask = mask if x_mask is None else x_mask
+        check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
+
         def attend(h):
             return self.self_attention(
                 h,

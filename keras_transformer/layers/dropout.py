@@ -7,7 +7,8 @@ from keras import ops
 class Dropout(keras.layers.Dropout):
     """`keras.layers.Dropout`, which on TensorFlow draws 16 random bits for a
     number instead of 32: the random numbers are a twentieth of a step of a
-    small model. There the rate is rounded to a multiple of 2⁻¹⁶.
+    small model. There the rate is rounded to a multiple of 2⁻¹⁶, and each
+    replica of a distribution strategy draws numbers of its own.
     """
 
     def call(self, inputs, training=False):
@@ -30,8 +31,15 @@ def _random_bits_for(x, seed):
     import tensorflow as tf
 
     shape, size = tf.shape(x), tf.size(x)
+    seed = tf.cast(seed, tf.int32)
+    replica = tf.distribute.get_replica_context()
+    if replica is not None and replica.num_replicas_in_sync > 1:
+        # The generator's state is the same on all of them.
+        seed = tf.random.experimental.stateless_fold_in(
+            seed, replica.replica_id_in_sync_group
+        )
     pairs = tf.random.stateless_uniform(
-        [(size + 1) // 2], tf.cast(seed, tf.int32), None, None, tf.uint32
+        [(size + 1) // 2], seed, None, None, tf.uint32
     )
     bits = tf.reshape(tf.bitcast(pairs, tf.uint16), [-1])
     return tf.reshape(bits[:size], shape)

@@ -5,6 +5,11 @@ Shapes: B batch, T length, H heads, D d_model.
 
 import keras
 
+from keras_transformer.layers.masks import check_padding_masks
+from keras_transformer.layers.output_spec import (
+    arguments_of_call,
+    attention_output_spec,
+)
 from keras_transformer.layers.residual_layer import ResidualLayer
 
 
@@ -82,6 +87,11 @@ class EncoderLayer(ResidualLayer):
         """Room for the keys and values of `length` positions."""
         return self.self_attention.empty_cache(batch_size, length)
 
+    def compute_output_spec(self, *args, **kwargs):
+        given = arguments_of_call(self, args, kwargs)
+        x = given.pop("x")
+        return attention_output_spec(self.self_attention, x, x, **given)
+
     def call(
         self,
         x,
@@ -94,11 +104,14 @@ class EncoderLayer(ResidualLayer):
         cache_index=None,
         training=None,
     ):
+        mask = x_mask if mask is None else mask
+        check_padding_masks(mask=mask)
+
         def attend(h):
             return self.self_attention(
                 h,
                 h,
-                value_mask=x_mask if mask is None else mask,
+                value_mask=mask,
                 attention_mask=attention_mask,
                 use_causal_mask=use_causal_mask,
                 return_attention_scores=return_attention_scores,

@@ -67,3 +67,37 @@ def combine_masks(*masks):
         mask = ops.cast(mask, "bool")
         combined = mask if combined is None else combined & mask
     return combined
+
+
+def check_padding_masks(**masks):
+    """Checks that masks of padding have shape `(B, T)`.
+
+    Raises:
+        ValueError: names the mask that has not.
+    """
+    for name, mask in masks.items():
+        if mask is not None and len(ops.shape(mask)) != 2:
+            raise ValueError(
+                f"`{name}` marks the real positions and must have shape "
+                "(batch, length). Received: "
+                f"{name}.shape={tuple(ops.shape(mask))}. A mask of queries and "
+                "keys goes by `attention_mask`."
+            )
+
+
+def of_queries(mask):
+    """Returns a mask of queries `(B, T)` as `(B, T, 1)`, or `None`."""
+    return None if mask is None else ops.expand_dims(mask, -1)
+
+
+def of_keys(mask):
+    """Returns a mask of keys `(B, S)` as `(B, 1, S)`, or `None`."""
+    return None if mask is None else ops.expand_dims(mask, -2)
+
+
+def per_head(mask):
+    """Returns a mask `(B, T, S)` as `(B, 1, T, S)`, or `None`. A mask that has
+    an axis of heads stays."""
+    if mask is None or len(mask.shape) == 4:
+        return mask
+    return ops.expand_dims(mask, -3)

@@ -8,11 +8,34 @@ from keras import ops
 
 from keras_transformer.layers.attention import (
     fused_attention,
+    has_fused_attention,
     scaled_dot_product_attention,
     write_cache,
 )
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.masks import causal_mask, combine_masks
+from keras_transformer.layers.keras_attention import check_supported, take_over
+from keras_transformer.layers.masks import (
+    causal_mask,
+    check_padding_masks,
+    combine_masks,
+    of_keys,
+    of_queries,
+    per_head,
+)
+from keras_transformer.layers.output_spec import (
+    arguments_of_call,
+    attention_output_spec,
+)
+
+SERIALIZED = {
+    "kernel_initializer": keras.initializers,
+    "bias_initializer": keras.initializers,
+    "kernel_regularizer": keras.regularizers,
+    "bias_regularizer": keras.regularizers,
+    "activity_regularizer": keras.regularizers,
+    "kernel_constraint": keras.constraints,
+    "bias_constraint": keras.constraints,
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -22,13 +45,15 @@ class MultiHeadAttention(keras.layers.Layer):
     head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
 
     The weights are W^Q and W^K of shape `(D, H·d_k)`, W^V `(D, H·d_v)` and W^O
-    `(H·d_v, D)`, with a bias each. Arguments have the names of
+    `(H·d_v, D)`, with a bias each. Arguments have the names and the order of
     `keras.layers.MultiHeadAttention`, so that swapping one for the other is
-    one import. Relative to that layer: a row that may attend to nothing
+    one import, and `from_keras` takes over the weights. Relative to that
+    layer: a row that may attend to nothing
     gives zeros on every path, masks are read and never removed from the
     inputs, scores and softmax are in float32, and kernels are stored as
     matrices, so that Glorot initialisation sees the true fan-in. Inputs have
-    rank 3; `attention_axes` and `flash_attention` do not exist here.
+    rank 3. `attention_axes`, `sliding_window`, `flash_attention` and `use_gate`
+    are accepted at their default values only.
 
     Args:
         num_heads: H.
@@ -38,12 +63,13 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: whether the four projections have a bias. Defaults to True.
         output_shape: width of the output. Defaults to that of the query.
         kernel_initializer, bias_initializer, kernel_regularizer,
-        bias_regularizer, kernel_constraint, bias_constraint: as in `Dense`.
+        bias_regularizer, activity_regularizer, kernel_constraint,
+        bias_constraint: as in `Dense`.
         seed: seed of the dropout.
 
     Call arguments:
         query: `(B, T, D)`.
-        value: `(B, S, D)`. May be `None` when `cache` holds projected keys.
+        value: `(B, S, D)`. Needed unless `cache` holds projected keys.
         key: `(B, S, D)`. Defaults to `value`.
         query_mask, value_mask, key_mask: boolean `(B, T)` or `(B, S)`, filled
             in by Keras from implicit masks when not given.
@@ -66,8 +92,9 @@ class MultiHeadAttention(keras.layers.Layer):
         updated cache.
 
     Raises:
-        ValueError: if a dimension is not positive, or the query is not of
-            rank 3.
+        ValueError: if a dimension is not positive, an argument of Keras' layer
+            is not supported, the query is not of rank 3, `value` is missing, a
+            mask has the wrong rank, or the cache has no room.
     """
 
     def __init__(
@@ -78,16 +105,27 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout=0.0,
         use_bias=True,
         output_shape=None,
+        attention_axes=None,
+        sliding_window=None,
+        flash_attention=None,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         kernel_regularizer=None,
         bias_regularizer=None,
+        activity_regularizer=None,
         kernel_constraint=None,
         bias_constraint=None,
+        use_gate=False,
         seed=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        check_supported(
+            attention_axes=attention_axes,
+            sliding_window=sliding_window,
+            flash_attention=flash_attention,
+            use_gate=use_gate,
+        )
         value_dim = key_dim if value_dim is None else value_dim
         if min(num_heads, key_dim, value_dim) < 1:
             raise ValueError(
@@ -95,7 +133,7 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"Received: num_heads={num_heads}, key_dim={key_dim}, "
                 f"value_dim={value_dim}"
             )
-        if isinstance(output_shape, tuple | list):
+        if not isinstance(output_shape, int | None):
             if len(output_shape) != 1:
                 raise ValueError(
                     "`output_shape` must be one width. "
@@ -123,6 +161,20 @@ class MultiHeadAttention(keras.layers.Layer):
         self.weight_dropout = Dropout(
             dropout, seed=seed, dtype=self.dtype_policy, name="dropout"
         )
+
+    @classmethod
+    def from_keras(cls, layer):
+        """Returns this layer with the arguments and the weights of a
+        `keras.layers.MultiHeadAttention`.
+
+        Args:
+            layer: the layer of Keras, built.
+
+        Raises:
+            ValueError: if it is not built, or has arguments that are not
+                supported.
+        """
+        return take_over(cls, layer)
 
     def _dense(self, units, name):
         return keras.layers.Dense(
@@ -197,6 +249,15 @@ class MultiHeadAttention(keras.layers.Layer):
         cache=None,
         cache_index=None,
     ):
+        check_padding_masks(
+            query_mask=query_mask, value_mask=value_mask, key_mask=key_mask
+        )
+        if value is None and (cache is None or cache_index is not None):
+            raise ValueError(
+                "`value` is needed unless `cache` holds projected keys and "
+                "values. Received: value=None. For self-attention pass the "
+                "query twice."
+            )
         batch, length = ops.shape(query)[:2]
         queries = self.query_projection(query)
         offset = 0
@@ -205,21 +266,22 @@ class MultiHeadAttention(keras.layers.Layer):
         elif cache_index is None:
             heads = cache
             # Rows that share their keys become one row with more queries.
-            queries = ops.reshape(
-                queries, (ops.shape(cache["key"])[0], -1, queries.shape[-1])
-            )
+            rows = ops.shape(cache["key"])[0]
+            queries = ops.reshape(queries, (rows, -1, queries.shape[-1]))
+            if query_mask is not None:
+                query_mask = ops.reshape(query_mask, (rows, -1))
         else:
             heads = write_cache(cache, self.project(value, key), cache_index)
             offset = cache_index
         mask = None
         if cache_index is None:
             mask = combine_masks(
-                _rows(query_mask), _columns(value_mask), _columns(key_mask)
+                of_queries(query_mask), of_keys(value_mask), of_keys(key_mask)
             )
         if use_causal_mask or cache_index is not None:
             keys = ops.shape(heads["key"])[2]
             mask = combine_masks(mask, causal_mask(length, keys, offset))
-        mask = combine_masks(_per_head(mask), _per_head(attention_mask))
+        mask = combine_masks(per_head(mask), per_head(attention_mask))
         output, weights = self._attend(
             self._split_heads(queries, self.key_dim),
             heads,
@@ -240,13 +302,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _attend(self, query, heads, mask, return_weights, training):
         drops = bool(self.dropout) and training
-        # TensorFlow has no fused kernel: there Keras' own function is
-        # equation 1 again, without the guarantees above. JAX's cannot be
-        # compiled for a CPU in float16.
-        backend = keras.backend.backend()
         if (
-            backend != "tensorflow"
-            and (backend, self.compute_dtype) != ("jax", "float16")
+            has_fused_attention(self.compute_dtype)
             and not return_weights
             and not drops
             and self.value_dim == self.key_dim
@@ -266,7 +323,19 @@ class MultiHeadAttention(keras.layers.Layer):
             (drops and dropout) or None,
         )
 
+    def compute_output_shape(self, query_shape, *_):
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
+    def compute_output_spec(self, *args, **kwargs):
+        return attention_output_spec(
+            self, **arguments_of_call(self, args, kwargs)
+        )
+
     def get_config(self):
+        serialized = {
+            name: module.serialize(getattr(self, name))
+            for name, module in SERIALIZED.items()
+        }
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -275,38 +344,6 @@ class MultiHeadAttention(keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "output_shape": self.output_dim,
-            "kernel_initializer": keras.initializers.serialize(
-                self.kernel_initializer
-            ),
-            "bias_initializer": keras.initializers.serialize(
-                self.bias_initializer
-            ),
-            "kernel_regularizer": keras.regularizers.serialize(
-                self.kernel_regularizer
-            ),
-            "bias_regularizer": keras.regularizers.serialize(
-                self.bias_regularizer
-            ),
-            "kernel_constraint": keras.constraints.serialize(
-                self.kernel_constraint
-            ),
-            "bias_constraint": keras.constraints.serialize(
-                self.bias_constraint
-            ),
             "seed": self.seed,
+            **serialized,
         }
-
-
-def _rows(mask):
-    return None if mask is None else ops.expand_dims(mask, -1)
-
-
-def _columns(mask):
-    return None if mask is None else ops.expand_dims(mask, -2)
-
-
-def _per_head(mask):
-    """`(B, T, S)` to `(B, 1, T, S)`; what has heads already stays."""
-    if mask is None or len(mask.shape) == 4:
-        return mask
-    return ops.expand_dims(mask, -3)

@@ -11,25 +11,26 @@ from keras import ops
 from keras_transformer.layers.dropout import Dropout
 
 
-def positional_encoding(positions, d_model):
+def positional_encoding(positions, d_model, dtype="float32"):
     """Section 3.5: sine on even, cosine on odd dimensions, interleaved.
 
     PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))
     PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
 
-    Computed in float32: bfloat16 cannot tell position 256 from 257.
+    bfloat16 cannot tell position 256 from 257, hence no lower dtype.
 
     Args:
         positions: tensor of shape `(T,)`.
         d_model: D, any positive integer.
+        dtype: "float32" (default) or "float64".
 
     Returns:
-        float32 tensor of shape `(T, D)`.
+        Tensor of shape `(T, D)`.
     """
     pairs = (d_model + 1) // 2
     rates = [10000.0 ** (-2 * i / d_model) for i in range(pairs)]
-    rates = ops.convert_to_tensor(rates, dtype="float32")
-    angles = ops.cast(positions, "float32")[:, None] * rates  # [T, D/2]
+    rates = ops.convert_to_tensor(rates, dtype=dtype)
+    angles = ops.cast(positions, dtype)[:, None] * rates  # [T, D/2]
     waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
     return ops.reshape(waves, (-1, 2 * pairs))[:, :d_model]
 
@@ -63,7 +64,8 @@ class PositionalEmbedding(keras.layers.Layer):
         training: whether dropout is on.
 
     Returns:
-        `(B, T, D)`, or float32 logits `(B, T, V)` with `reverse=True`.
+        `(B, T, D)`, or with `reverse=True` logits `(B, T, V)` in float32, or
+        float64 if that is the dtype of the layer.
 
     Raises:
         ValueError: for an unknown kind of positions, learned positions without
@@ -82,7 +84,8 @@ class PositionalEmbedding(keras.layers.Layer):
         seed=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        # No autocast: ids may come as floats, which bfloat16 would round.
+        super().__init__(autocast=False, **kwargs)
         if min(vocab_size, d_model) < 1:
             raise ValueError(
                 "`vocab_size` and `d_model` must be positive. "
@@ -136,7 +139,7 @@ class PositionalEmbedding(keras.layers.Layer):
         # A strategy that builds the model from averaged ids hands in floats.
         ids = ops.cast(x, "int32")
         tokens = ops.take(self.embeddings, ids, axis=0)  # [B, T, D]
-        tokens = ops.cast(tokens, "float32") * math.sqrt(self.d_model)
+        tokens = ops.cast(tokens, self._exact_dtype) * math.sqrt(self.d_model)
         if self.positions is not None:
             tokens = tokens + self._positions(ids, offset)
         tokens = ops.cast(tokens, self.compute_dtype)
@@ -146,19 +149,26 @@ class PositionalEmbedding(keras.layers.Layer):
         length = ops.shape(ids)[1]
         positions = ops.arange(length) + offset
         if self.positions == "sinusoidal":
-            return positional_encoding(positions, self.d_model)  # [T, D]
+            return positional_encoding(
+                positions, self.d_model, self._exact_dtype
+            )  # [T, D]
         if isinstance(length, int) and length > self.max_length:
             raise ValueError(
                 "A sequence may not be longer than the learned positions. "
                 f"Received: length={length}, max_length={self.max_length}. "
                 'Cut the sequence, or use positions="sinusoidal".'
             )
-        table = ops.cast(self.position_embeddings, "float32")
+        table = ops.cast(self.position_embeddings, self._exact_dtype)
         return ops.take(table, positions, axis=0)
 
     def _logits(self, x):
+        x = ops.cast(x, self.compute_dtype)
         table = ops.transpose(ops.cast(self.embeddings, x.dtype))  # [D, V]
-        return ops.cast(ops.matmul(x, table), "float32")
+        return ops.cast(ops.matmul(x, table), self._exact_dtype)
+
+    @property
+    def _exact_dtype(self):
+        return keras.backend.result_type(self.compute_dtype, "float32")
 
     def compute_mask(self, inputs, previous_mask=None):
         is_ids = len(inputs.shape) == 2  # and not what `reverse` takes
@@ -168,8 +178,11 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def compute_output_spec(self, x, offset=0, reverse=False, training=None):
         width = self.vocab_size if reverse else self.d_model
-        dtype = "float32" if reverse else self.compute_dtype
+        dtype = self._exact_dtype if reverse else self.compute_dtype
         return keras.KerasTensor((*x.shape[:2], width), dtype=dtype)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:2], self.d_model)
 
     def get_config(self):
         return {

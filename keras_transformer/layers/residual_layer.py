@@ -6,6 +6,7 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.output_spec import arguments_of_call
 
 
 class ResidualLayer(keras.layers.Layer):
@@ -55,6 +56,17 @@ class ResidualLayer(keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
+
+    def __call__(self, *args, **kwargs):
+        # Keras marks the output by the keyword `mask`, but not by an explicit
+        # mask of another name or one that is passed by its place.
+        given = arguments_of_call(self, args, kwargs)
+        if given.get("mask") is None and given.get("x_mask") is not None:
+            given["mask"] = given["x_mask"]
+        return super().__call__(given.pop("x"), **given)
+
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return (*x_shape[:-1], self.d_model)
 
     def _seed(self, site):
         """Each site of dropout its own seed, or all would drop alike."""

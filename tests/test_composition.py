@@ -1,0 +1,198 @@
+"""Layers inside other people's models: symbolic, wrapped, masked, cached."""
+
+import keras
+import numpy as np
+import paper
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from keras_transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    MultiHeadAttention,
+    PositionalEmbedding,
+)
+from keras_transformer.layers.attention import fused_attention
+
+B, T, S, D, H, F = 2, 3, 5, 14, 2, 17
+
+
+def random(*shape):
+    return (
+        np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
+    )
+
+
+def scaled(layer, ids):
+    return layer(ids) * D**0.5
+
+
+def test_scaled_embeddings_are_inputs_and_memories():
+    """Keras marks a symbolic `tensor * number` as sparse."""
+    ids = keras.Input((None,), dtype="int32")
+    embedding = keras.layers.Embedding(7, D)
+    memory = EncoderLayer(D, H, F)(scaled(embedding, ids))
+    x = MultiHeadAttention(H, 3)(scaled(embedding, ids), memory * 0.5)
+    x = DecoderLayer(D, H, F)(x, memory * 2.0)
+    found = keras.Model(ids, x)(np.array([[5, 3, 1], [4, 2, 6]]))
+    assert found.shape == (2, 3, D)
+    assert np.isfinite(found).all()
+
+
+def test_a_layer_for_each_time_step():
+    layer = EncoderLayer(D, H, F)
+    x = random(B, 7, T, D)
+    found = keras.layers.TimeDistributed(layer)(x)
+    for step in range(7):
+        np.testing.assert_allclose(found[:, step], layer(x[:, step]), atol=1e-5)
+
+
+def symbolic(x):
+    if isinstance(x, dict):
+        return {name: symbolic(value) for name, value in x.items()}
+    if not hasattr(x, "shape"):
+        return x
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    return keras.KerasTensor((None, *x.shape[1:]), dtype=dtype)
+
+
+def announcements():
+    """A layer, its arguments, and its options, in every combination."""
+    x, memory = random(B, T, D), random(B, S, D)
+    for scores in (False, True):
+        options = {"return_attention_scores": scores}
+        for policy in ("float32", "mixed_bfloat16"):
+            attention = MultiHeadAttention(H, 3, 5, dtype=policy)
+            attention.build(x.shape, memory.shape)
+            encoder = EncoderLayer(D, H, F, dtype=policy)
+            encoder.build(x.shape)
+            decoder = DecoderLayer(D, H, F, dtype=policy)
+            decoder.build(x.shape, memory.shape)
+            cached = {"cache_index": 1}
+            yield attention, (x, memory), options
+            cache = {"cache": attention.empty_cache(B, 7), **cached}
+            yield attention, (x, x), {**options, **cache}
+            read_only = {"cache": attention.project(memory)}
+            yield attention, (random(3 * B, T, D),), {**options, **read_only}
+            yield encoder, (x,), options
+            cache = {"cache": encoder.empty_cache(B, 7), **cached}
+            yield encoder, (x,), {**options, **cache}
+            yield decoder, (x, memory), options
+            cache = {"cache": decoder.empty_cache(B, 7), **cached}
+            read_only = {"memory_cache": decoder.project_memory(memory)}
+            yield decoder, (x,), {**options, **cache, **read_only}
+
+
+def test_every_output_is_announced_as_it_comes():
+    for layer, inputs, options in announcements():
+        announced = layer.compute_output_spec(
+            *map(symbolic, inputs),
+            **{name: symbolic(value) for name, value in options.items()},
+        )
+        found = layer(*inputs, **options)
+        keras.tree.assert_same_structure(announced, found)
+        for a, f in zip(
+            keras.tree.flatten(announced),
+            keras.tree.flatten(found),
+            strict=True,
+        ):
+            assert a.dtype == keras.backend.standardize_dtype(f.dtype)
+            assert len(a.shape) == len(f.shape)
+            for one, other in zip(a.shape, f.shape, strict=True):
+                assert one in (None, other), (layer.name, options.keys())
+
+
+MASK = np.array([[True, True, False], [True, False, False]])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, memory: EncoderLayer(D, H, F)(x, mask=MASK),
+        lambda x, memory: EncoderLayer(D, H, F)(x, tf.constant(MASK)),
+        lambda x, memory: EncoderLayer(D, H, F)(x, x_mask=MASK),
+        lambda x, memory: DecoderLayer(D, H, F)(x, memory, x_mask=MASK),
+        lambda x, memory: DecoderLayer(D, H, F)(x, memory, tf.constant(MASK)),
+    ],
+    ids=["mask", "second place", "x_mask", "decoder", "third place"],
+)
+def test_an_explicit_mask_marks_the_output(call):
+    output = call(random(B, T, D), random(B, S, D))
+    np.testing.assert_array_equal(output._keras_mask, MASK)
+
+
+def test_a_mask_of_queries_and_keys_goes_by_its_own_name():
+    x, square = random(B, H, D), np.ones((B, H, H), bool)
+    with pytest.raises(ValueError, match="`attention_mask`"):
+        EncoderLayer(D, H, F)(x, mask=square)
+    with pytest.raises(ValueError, match=r"x_mask.shape=\(2, 2, 2\)"):
+        DecoderLayer(D, H, F)(x, x, x_mask=square)
+    with pytest.raises(ValueError, match="value_mask"):
+        MultiHeadAttention(H, 3)(x, x, value_mask=square)
+
+
+def test_beams_may_have_an_implicit_mask():
+    layer = MultiHeadAttention(H, 3)
+    memory, x = random(B, S, D), random(3 * B, T, D)
+    layer(x[:B], memory)
+    mask = np.random.default_rng(1).random((3 * B, T)) > 0.5
+    found = layer(x, query_mask=tf.constant(mask), cache=layer.project(memory))
+    expected = layer(x, np.repeat(memory, 3, axis=0))
+    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
+    bias = layer.weights[-1]  # zeros from the attention
+    for row in ops.convert_to_numpy(found)[~mask]:
+        np.testing.assert_allclose(row, bias, atol=1e-6)
+
+
+@pytest.mark.parametrize("index", [5, np.int32(7), -1])
+def test_a_cache_without_room_is_an_error(index):
+    layer = EncoderLayer(D, H, F)
+    cache = layer.empty_cache(B, 7)
+    with pytest.raises(ValueError, match=f"cache_index={index}, 3 new"):
+        layer(random(B, T, D), cache=cache, cache_index=index)
+    layer(random(B, T, D), cache=cache, cache_index=4)
+
+
+def test_attention_wants_a_value():
+    with pytest.raises(ValueError, match="For self-attention pass the query"):
+        MultiHeadAttention(H, 3)(random(B, T, D))
+
+
+def test_masks_of_heads_in_fused_attention():
+    """As other backends than TensorFlow use it."""
+    q, k = random(B, H, T, 7), random(B, H, S, 7)
+    mask = np.random.default_rng(5).random((B, H, T, S)) > 0.4
+    mask[0, 1, 2] = False
+    expected = paper.attention(q, k, k, mask)
+    np.testing.assert_allclose(
+        fused_attention(q, k, k, mask), expected, atol=1e-5
+    )
+
+
+def test_float64_is_computed_in_float64():
+    layer = MultiHeadAttention(H, 3, 5, dtype="float64")
+    x, memory = random(B, T, D) / 3, random(B, S, D) / 3
+    layer(x, memory)
+    weights = [ops.convert_to_numpy(w) for w in layer.weights]
+    expected = paper.multi_head_attention(x, memory, memory, weights, H)
+    np.testing.assert_allclose(layer(x, memory), expected, atol=1e-12, rtol=0)
+
+    embedding = PositionalEmbedding(7, D, dtype="float64")
+    ids = np.array([[5, 3, 1]])
+    found = embedding(ids)
+    table = ops.convert_to_numpy(embedding.embeddings)
+    positions = paper.positional_encoding(3, D)
+    expected = table[ids] * D**0.5 + positions
+    np.testing.assert_allclose(found, expected, atol=1e-12, rtol=0)
+    logits = embedding(expected, reverse=True)
+    np.testing.assert_allclose(logits, expected @ table.T, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_large_ids_may_come_as_floats_in_mixed_precision(policy):
+    """bfloat16 has no 999, float16 no 2,049."""
+    layer = PositionalEmbedding(4099, 4, dtype=policy)
+    ids = np.array([[999, 2049, 4097]])
+    np.testing.assert_array_equal(layer(ids.astype("float32")), layer(ids))
+    assert layer(ids).dtype == policy.removeprefix("mixed_")

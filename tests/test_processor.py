@@ -1,0 +1,93 @@
+"""What "auto" stands for depends on the processor and the GPUs alone."""
+
+import dataclasses
+import json
+
+import pytest
+import tensorflow as tf
+from conftest import SMALL
+
+from keras_transformer import processor
+from keras_transformer.run import start_run
+from keras_transformer.training import make_model
+
+PLAIN = "avx2 fma"
+WITH_BFLOAT16 = "avx2 avx512f avx512_bf16"
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Pretends to be a machine of these instructions, settings and GPUs."""
+
+    def pretend(flags, settings=None, gpus=()):
+        path = tmp_path / "cpuinfo"
+        path.write_text(f"model name\t: A CPU\nflags\t\t: {flags}\n\n")
+        monkeypatch.setattr(processor, "CPU_INFO", str(path))
+        for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in (settings or {}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(
+            tf.config, "list_physical_devices", lambda *_: list(gpus)
+        )
+        monkeypatch.setattr(
+            tf.config.experimental,
+            "get_device_details",
+            lambda gpu: {"compute_capability": gpu},
+        )
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings", "gpus", "expected"),
+    [
+        (WITH_BFLOAT16, {}, [], True),
+        ("avx512f amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "1"}, [], True),
+        (PLAIN, {}, [], False),
+        ("avx2 avx512f", {}, [], False),
+        (WITH_BFLOAT16, {"TF_ENABLE_ONEDNN_OPTS": "0"}, [], False),
+        (WITH_BFLOAT16, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, [], False),
+        (WITH_BFLOAT16, {"ONEDNN_MAX_CPU_ISA": "avx512_core"}, [], False),
+        (WITH_BFLOAT16, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, [], True),
+        (PLAIN, {}, [(8, 0), (9, 0)], True),
+        (WITH_BFLOAT16, {}, [(8, 0), (7, 5)], False),
+    ],
+)
+def test_auto_is_bfloat16_where_it_is_computed(
+    machine, flags, settings, gpus, expected
+):
+    machine(flags, settings, gpus)
+    assert processor.computes_in_bfloat16() is expected
+    policy = "mixed_bfloat16" if expected else "float32"
+    assert processor.resolve_dtype_policy("auto") == policy
+    assert processor.resolve_dtype("auto") == policy.removeprefix("mixed_")
+    for given in ("float32", "mixed_bfloat16"):
+        assert processor.resolve_dtype_policy(given) == given
+
+
+def test_a_system_without_cpuinfo_computes_in_float32(monkeypatch, tmp_path):
+    monkeypatch.setattr(processor, "CPU_INFO", str(tmp_path / "none"))
+    assert processor.resolve_dtype_policy("auto") == "float32"
+    assert processor.describe()
+
+
+def test_the_processor_is_described_by_its_instructions(machine):
+    machine(WITH_BFLOAT16)
+    assert processor.describe() == "A CPU, avx2, avx512f, avx512_bf16"
+
+
+def test_a_run_keeps_what_auto_was(recipe, machine, tmp_path):
+    """So that it goes on in the same dtype on another machine."""
+    machine(WITH_BFLOAT16)
+    auto = dataclasses.replace(recipe, dtype_policy="auto")
+    run = start_run(tmp_path / "run", "tiny", auto, **SMALL)
+    about = json.loads((run.folder / "run.json").read_text())
+    assert about["recipe"]["dtype_policy"] == "mixed_bfloat16"
+    assert run.recipe.dtype_policy == "mixed_bfloat16"
+    machine(PLAIN)
+    policies = [
+        make_model(run.config, recipe).dtype_policy.name
+        for recipe in (run.recipe, auto)
+    ]
+    assert policies == ["mixed_bfloat16", "float32"]

@@ -1,0 +1,63 @@
+"""Lines as they come: from files, from slow pipes, in any locale."""
+
+import io
+import os
+import sys
+
+import pytest
+
+from keras_transformer import standard_streams
+from keras_transformer.standard_streams import chunks_of_lines
+
+
+def test_a_slow_pipe_is_answered_line_by_line():
+    reading, writing = os.pipe()
+    with open(reading, "rb") as file:
+        chunks = chunks_of_lines(file, 4096)
+        for lines, expected in (
+            (b"one\n", [b"one"]),
+            (b"two\r\nthree\nfo", [b"two", b"three"]),
+            (b"ur\n\n", [b"four", b""]),
+        ):
+            os.write(writing, lines)
+            assert next(chunks) == expected
+        os.write(writing, b"no newline at the end")
+        os.close(writing)
+        assert list(chunks) == [[b"no newline at the end"]]
+
+
+def test_a_file_makes_full_chunks(tmp_path):
+    lines = [b"line %d" % i for i in range(10_000)]
+    (tmp_path / "file").write_bytes(b"\n".join(lines) + b"\n")
+    with open(tmp_path / "file", "rb") as file:
+        found = list(chunks_of_lines(file, 4096))
+    assert [len(chunk) for chunk in found] == [4096, 4096, 1808]
+    assert [line for chunk in found for line in chunk] == lines
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", [b"a", b"\xef\xbb\xbfb"]),
+        (b"a", [b"a"]),
+        (b"\n", [b""]),
+        (b"", []),
+        (b"\xff\r\n\rb\n", [b"\xff", b"\rb"]),
+    ],
+)
+def test_line_ends_and_byte_order_marks(data, expected):
+    found = list(chunks_of_lines(io.BytesIO(data), 7))
+    assert [line for chunk in found for line in chunk] == expected
+
+
+def test_output_is_utf8_in_any_locale(monkeypatch):
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    standard_streams.write_line("schön")
+    assert output.buffer.getvalue() == "schön\n".encode()
+
+
+def test_a_closed_input_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ValueError, match="Standard input must be open"):
+        standard_streams.standard_input()
