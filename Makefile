@@ -19,11 +19,11 @@ test: .venv/dev  ## what has to pass before a commit lands
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # TensorFlow writes what it computes; PyTorch, beside which no TensorFlow is
-# installed, computes the same.
+# installed, computes the same: by one thread, since all is small.
 test-torch: .venv/dev .venv-torch/done  ## the conformance suite on PyTorch
 	@mkdir -p runs
 	$(BIN)/python tests/same_outputs.py runs/outputs.npz $(QUIETLY)
-	KERAS_BACKEND=torch REFERENCE_OUTPUTS=runs/outputs.npz \
+	OMP_NUM_THREADS=1 KERAS_BACKEND=torch REFERENCE_OUTPUTS=runs/outputs.npz \
 	    .venv-torch/bin/python -m pytest \
 	    tests/test_conformance.py tests/same_outputs.py
 

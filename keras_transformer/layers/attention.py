@@ -45,6 +45,16 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     return ops.matmul(dropped, value), weights
 
 
+def has_fused_attention(dtype):
+    """Whether the backend has a kernel of its own for this dtype.
+
+    TensorFlow has none: there Keras' function is equation 1 again, without
+    the guarantees of ours. JAX's cannot be compiled for a CPU in float16.
+    """
+    backend = keras.backend.backend()
+    return backend != "tensorflow" and (backend, dtype) != ("jax", "float16")
+
+
 def fused_attention(query, key, value, mask=None):
     """Equation 1 by the backend's own kernel, which keeps no weights.
 

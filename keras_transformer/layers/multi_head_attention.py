@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer.layers.attention import (
     fused_attention,
+    has_fused_attention,
     scaled_dot_product_attention,
     write_cache,
 )
@@ -297,13 +298,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _attend(self, query, heads, mask, return_weights, training):
         drops = bool(self.dropout) and training
-        # TensorFlow has no fused kernel: there Keras' own function is
-        # equation 1 again, without the guarantees above. JAX's cannot be
-        # compiled for a CPU in float16.
-        backend = keras.backend.backend()
         if (
-            backend != "tensorflow"
-            and (backend, self.compute_dtype) != ("jax", "float16")
+            has_fused_attention(self.compute_dtype)
             and not return_weights
             and not drops
             and self.value_dim == self.key_dim
