@@ -31,6 +31,8 @@ def main(arguments=None) -> int:
     options = parser().parse_args(arguments)
     options.given = {a.split("=")[0] for a in arguments if a.startswith("--")}
     try:
+        if options.command in ("train", "average", "export"):
+            _require_tensorflow()
         COMMANDS[options.command](options)
     except ImportError as error:
         if os.environ.get(chatter.DEBUG):
@@ -77,6 +79,18 @@ def _interrupted():
     """What training raises after a signal, if it has been imported at all."""
     training = sys.modules.get("keras_transformer.training")
     return (training.TrainingInterrupted,) if training else ()
+
+
+def _require_tensorflow():
+    """Raises a `ValueError` where Keras has another backend."""
+    import keras
+
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ValueError(
+            "The command needs Keras on TensorFlow. Received: "
+            f"KERAS_BACKEND={backend}. Set KERAS_BACKEND=tensorflow."
+        )
 
 
 def train(options):

@@ -403,3 +403,19 @@ def test_a_result_that_cannot_be_stored_is_printed(
         status, captured = run_command(capsys, "evaluate", exported, *files)
     assert status == 0
     assert json.loads(captured.out)["sentences"] == 70
+
+
+@pytest.mark.parametrize("name", ["train", "average", "export"])
+def test_another_backend_is_refused_at_once(
+    tmp_path, capsys, name, monkeypatch
+):
+    monkeypatch.setattr("keras.backend.backend", lambda: "jax")
+    arguments = {
+        "train": ["--out", tmp_path / "run"],
+        "average": [tmp_path / "run"],
+        "export": [tmp_path / "run", tmp_path / "1"],
+    }
+    status, captured = run_command(capsys, name, *arguments[name])
+    assert status == 1
+    assert "Received: KERAS_BACKEND=jax. Set" in captured.err
+    assert not list(tmp_path.iterdir())
