@@ -41,7 +41,7 @@ def choose_weights(run: Run, last: int | None = None):
     if last < 1:
         raise ValueError(f"`last` must be at least 1. Received: last={last}")
     for name, paths in _candidates(run, last):
-        arrays = checkpoints.average(paths)
+        arrays = checkpoints.average(paths, model)
         checkpoints.assign(model, arrays, with_optimizer=False)
         bleu = evaluation.score(
             translate_lines(translate, pairs.source),

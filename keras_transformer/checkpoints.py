@@ -1,8 +1,9 @@
 """Checkpoints: all state of a training run in one file, whole or not at all.
 
 A checkpoint is a NumPy archive `step-00001000.npz` with the model's weights,
-the optimizer's variables and the state of every random generator; each member
-has a checksum. It is written aside, flushed and renamed.
+the optimizer's variables and the state of every random generator, each array
+under the name of its variable; each member has a checksum. It is written aside,
+flushed and renamed. Format 1, which held the arrays by position, is read, too.
 """
 
 import contextlib
@@ -21,7 +22,8 @@ import numpy as np
 
 import keras_transformer
 
-FORMAT = 1
+FORMAT = 2
+BY_POSITION = 1
 NAME = re.compile(r"step-(\d{8})\.npz")
 
 
@@ -41,11 +43,13 @@ class DamagedCheckpointError(ValueError):
     """The file of a checkpoint is not what was written."""
 
 
-def state_of(model) -> dict[str, list]:
-    """The variables that decide how training goes on, by kind.
+def state_of(model) -> dict[str, dict]:
+    """Returns the variables that decide how training goes on: names and
+    variables by kind.
 
-    `model.weights` does not hold the states of random generators;
-    `model.variables` does.
+    A name is the same in every process: it has neither the name of the model
+    nor that of the optimizer, which Keras numbers. `model.weights` does not
+    hold the states of random generators; `model.variables` does.
     """
     known = {id(v) for v in model.weights}
     seeds = [
@@ -54,10 +58,19 @@ def state_of(model) -> dict[str, list]:
         if id(v) not in known and v.path.endswith("seed_generator_state")
     ]
     optimizer = getattr(model, "optimizer", None)
+    slots = optimizer.variables if optimizer else []
     return {
-        "weights": list(model.weights),
-        "optimizer": list(optimizer.variables) if optimizer else [],
-        "seeds": seeds,
+        "weights": {
+            v.path.removeprefix(f"{model.name}/"): v for v in model.weights
+        },
+        "optimizer": {
+            v.path.removeprefix(f"{optimizer.name}/").removeprefix(
+                f"{model.name}_"
+            ): v
+            for v in slots
+        },
+        # Keras numbers the generators of a process; here, those of a model.
+        "seeds": {f"{i:03}": v for i, v in enumerate(seeds)},
     }
 
 
@@ -73,13 +86,16 @@ def save(
         keep: how many checkpoints to keep. Defaults to all.
         every: those between multiples of it serve until the next one only.
         about: what else to know of the checkpoint, for JSON.
+
+    Raises:
+        ValueError: if a weight is not finite.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {
-        f"{kind}.{i:05}": keras.ops.convert_to_numpy(variable)
+        f"{kind}/{name}": keras.ops.convert_to_numpy(variable)
         for kind, variables in state_of(model).items()
-        for i, variable in enumerate(variables)
+        for name, variable in variables.items()
     }
     path = folder / f"step-{step:08}.npz"
     write(path, arrays, {"step": step, **about})
@@ -109,6 +125,7 @@ def read(path) -> tuple[dict, dict[str, np.ndarray]]:
 
     Raises:
         DamagedCheckpointError: if the file is damaged.
+        ValueError: if it has a format that this version does not know.
     """
     try:
         with (
@@ -131,6 +148,12 @@ def read(path) -> tuple[dict, dict[str, np.ndarray]]:
             f"The checkpoint {str(path)!r} is damaged: {e}. Remove it to use "
             "the one before."
         ) from e
+    if about.get("format") not in (BY_POSITION, FORMAT):
+        raise ValueError(
+            f"{str(path)!r} has format {about.get('format')!r}, this version "
+            f"reads formats {BY_POSITION} and {FORMAT}. Install the version "
+            f"that wrote it: {about.get('keras_transformer')}."
+        )
     return about, arrays
 
 
@@ -159,15 +182,11 @@ def assign(model, arrays: dict[str, np.ndarray], with_optimizer: bool = True):
     state = state_of(model)
     if not with_optimizer:
         del state["optimizer"], state["seeds"]
-    stored = {
-        kind: [arrays[n] for n in sorted(arrays) if n.startswith(kind)]
-        for kind in state
-    }
+    pairs = []
     for kind, variables in state.items():
-        _check_fits(kind, stored[kind], variables)
-    for kind, variables in state.items():
-        for variable, value in zip(variables, stored[kind], strict=True):
-            variable.assign(value)
+        pairs += _matched(kind, variables, arrays)
+    for variable, value in pairs:
+        variable.assign(value)
 
 
 def restore_newest(folder, model, with_optimizer: bool = True) -> dict:
@@ -189,15 +208,27 @@ def restore_newest(folder, model, with_optimizer: bool = True) -> dict:
     )
 
 
-def average(paths) -> dict[str, np.ndarray]:
-    """The mean of the weights of several checkpoints, section 6.1."""
-    sums = {}
+def average(paths, model) -> dict[str, np.ndarray]:
+    """The mean of the weights of several checkpoints, section 6.1.
+
+    Args:
+        paths: of the checkpoints.
+        model: whose names the weights get.
+
+    Raises:
+        ValueError: if a checkpoint belongs to another model.
+    """
+    variables = state_of(model)["weights"]
+    sums = dict.fromkeys(variables, 0)
     for path in paths:
         _, arrays = read(path)
-        for name, value in arrays.items():
-            if name.startswith("weights"):
-                sums[name] = sums.get(name, 0) + value.astype("float64")
-    return {k: (v / len(paths)).astype("float32") for k, v in sums.items()}
+        matched = _matched("weights", variables, arrays)
+        for name, (_, value) in zip(variables, matched, strict=True):
+            sums[name] = sums[name] + value.astype("float64")
+    return {
+        f"weights/{name}": (total / len(paths)).astype("float32")
+        for name, total in sums.items()
+    }
 
 
 def link(path, other):
@@ -210,6 +241,7 @@ def link(path, other):
         except OSError:  # a file system without links
             shutil.copyfile(path, aside)
         os.replace(aside, other)
+        sync_folder(other.parent)
     finally:
         aside.unlink(missing_ok=True)
 
@@ -220,6 +252,20 @@ def steps(folder) -> list[tuple[int, pathlib.Path]]:
     names = os.listdir(folder) if folder.is_dir() else []
     matches = [(NAME.fullmatch(name), folder / name) for name in names]
     return sorted((int(m[1]), path) for m, path in matches if m)
+
+
+def sync_folder(folder):
+    """Flushes the names in a folder to the disk, where the system can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # a system that opens no folders
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:  # a file system that does not flush folders
+        pass
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -238,6 +284,7 @@ def write_aside(path):
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
+        sync_folder(path.parent)
     except OSError as error:
         if error.filename is not None:
             raise
@@ -246,19 +293,50 @@ def write_aside(path):
         aside.unlink(missing_ok=True)
 
 
-def _check_fits(kind, stored, variables):
-    shapes = [tuple(v.shape) for v in variables]
-    found = [a.shape for a in stored]
-    if shapes == found:
-        return
-    for variable, shape in zip(variables, found, strict=False):
-        if tuple(variable.shape) != shape:
+def _matched(kind, variables, arrays):
+    """Pairs of a variable and its array, for one kind of state."""
+    stored = {
+        name.removeprefix(f"{kind}/"): array
+        for name, array in arrays.items()
+        if name.startswith(f"{kind}/")
+    }
+    by_position = [
+        arrays[name] for name in sorted(arrays) if name.startswith(f"{kind}.")
+    ]
+    if by_position:  # format 1
+        _check_number(kind, len(by_position), len(variables))
+        stored = dict(zip(variables, by_position, strict=True))
+    elif stored.keys() != variables.keys():
+        _check_names(kind, stored, variables)
+    for name, variable in variables.items():
+        shape, found = tuple(variable.shape), stored[name].shape
+        if shape != found:
             raise ValueError(
                 "The checkpoint belongs to another model: "
-                f"{variable.path} has shape {tuple(variable.shape)}, the "
-                f"checkpoint has {shape}. Was the vocabulary exchanged?"
+                f"{variable.path} has shape {shape}, the checkpoint has "
+                f"{found}. Was the vocabulary exchanged?"
             )
+    return [(variables[name], stored[name]) for name in variables]
+
+
+def _check_number(kind, found, expected):
+    if found != expected:
+        raise ValueError(
+            f"The checkpoint belongs to another model: it has {found} {kind}, "
+            f"expected {expected}. Load it into the model that wrote it."
+        )
+
+
+def _check_names(kind, stored, variables):
+    missing = sorted(variables.keys() - stored.keys())
+    unknown = sorted(stored.keys() - variables.keys())
     raise ValueError(
-        f"The checkpoint belongs to another model: it has "
-        f"{len(found)} {kind}, expected {len(shapes)}."
+        f"The checkpoint belongs to another model. Its {kind} must have the "
+        f"names of the model's variables. Received: {len(missing)} missing"
+        f"{_first(missing)}, {len(unknown)} unknown{_first(unknown)}. Load it "
+        "into the model that wrote it."
     )
+
+
+def _first(names):
+    return f" ({names[0]}, …)" if names else ""

@@ -6,9 +6,9 @@ import pathlib
 import sacrebleu
 
 from keras_transformer.checkpoints import write_aside
+from keras_transformer.recipe import BLEU_TOKENIZERS
 
 STORE = "evaluations.jsonl"
-TOKENIZERS = ("13a", "none", "intl", "char", "zh")
 
 
 def score(
@@ -50,9 +50,9 @@ def score(
 
 def check_tokenizer(tokenize: str):
     """Raises a `ValueError` if sacreBLEU's tokenizer is not one of ours."""
-    if tokenize not in TOKENIZERS:
+    if tokenize not in BLEU_TOKENIZERS:
         raise ValueError(
-            f"`tokenize` must be one of {', '.join(TOKENIZERS)}. "
+            f"`tokenize` must be one of {', '.join(BLEU_TOKENIZERS)}. "
             f"Received: tokenize={tokenize!r}"
         )
 

@@ -4,6 +4,8 @@ import dataclasses
 
 from keras_transformer.processor import DTYPE_POLICIES
 
+BLEU_TOKENIZERS = ("13a", "none", "intl", "char", "zh")  # of sacreBLEU
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -55,6 +57,11 @@ class Recipe:
             "dtype_policy",
             self.dtype_policy in DTYPE_POLICIES,
             f"one of {', '.join(DTYPE_POLICIES)}",
+        )
+        self._check(
+            "bleu_tokenizer",
+            self.bleu_tokenizer in BLEU_TOKENIZERS,
+            f"one of {', '.join(BLEU_TOKENIZERS)}",
         )
         for name in ("global_clipnorm", "patience"):
             value = getattr(self, name)

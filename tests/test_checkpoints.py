@@ -1,4 +1,5 @@
 import errno
+import json
 import resource
 
 import keras
@@ -27,7 +28,9 @@ def everything(model):
     state = checkpoints.state_of(model)
     assert all(state.values()), "a kind of state is empty"
     return [
-        keras.ops.convert_to_numpy(v) for kind in state.values() for v in kind
+        keras.ops.convert_to_numpy(v)
+        for kind in state.values()
+        for v in kind.values()
     ]
 
 
@@ -42,6 +45,67 @@ def test_going_on_is_bitwise_what_never_stopped(tmp_path):
         everything(model), everything(again), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
+
+
+def rewritten(path, arrays, **changes):
+    """The file of a checkpoint with other arrays or metadata."""
+    about, _ = checkpoints.read(path)
+    about |= {"arrays": sorted(arrays), **changes}
+    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+
+
+def test_arrays_by_position_are_still_read(tmp_path):
+    """Format 1, of version 1.0 and before; also beside files by name."""
+    model = trained()
+    path = checkpoints.save(tmp_path, model, 3)
+    by_name = checkpoints.save(tmp_path, model, 4)
+    arrays = {
+        f"{kind}.{i:05}": keras.ops.convert_to_numpy(variable)
+        for kind, variables in checkpoints.state_of(model).items()
+        for i, variable in enumerate(variables.values())
+    }
+    rewritten(path, arrays, format=1)
+    again = trained(seed=5, steps=1)
+    checkpoints.restore(path, again)
+    for expected, found in zip(
+        everything(model), everything(again), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    mean = checkpoints.average([path, by_name], again)
+    for name, variable in checkpoints.state_of(model)["weights"].items():
+        np.testing.assert_allclose(mean[f"weights/{name}"], variable)
+    arrays["weights.00001"] = arrays["weights.00001"][:-1]
+    rewritten(path, arrays, format=1)
+    with pytest.raises(ValueError, match=r"has shape \(22, 22\).*\(21, 22\)"):
+        checkpoints.restore(path, again)
+
+
+def test_arrays_go_by_name(tmp_path):
+    """Query and key have the same shape; their order says nothing."""
+    model = trained()
+    path = checkpoints.save(tmp_path, model, 3)
+    _, arrays = checkpoints.read(path)
+    assert not [name for name in arrays if "transformer" in name]
+    rewritten(path, dict(reversed(arrays.items())))
+    again = trained(seed=5, steps=1)
+    checkpoints.restore(path, again)
+    for expected, found in zip(
+        everything(model), everything(again), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    name = "weights/encoder_0/self_attention/query/kernel"
+    arrays["weights/mine"] = arrays.pop(name)
+    rewritten(path, arrays)
+    with pytest.raises(ValueError, match=r"query/kernel.*unknown \(mine"):
+        checkpoints.restore(path, again)
+
+
+def test_an_unknown_format_is_refused(tmp_path):
+    model = trained(steps=1)
+    path = checkpoints.save(tmp_path, model, 1)
+    rewritten(path, checkpoints.read(path)[1], format=999)
+    with pytest.raises(ValueError, match="format 999.*formats 1 and 2"):
+        checkpoints.restore_newest(tmp_path, model)
 
 
 def test_weights_alone_need_no_optimizer(tmp_path):

@@ -133,6 +133,7 @@ WRONG = [
     ("a negative R-Drop", ["--r-drop", "-1"], "r_drop=-1"),
     ("heads of unequal width", ["--d-model", "126"], "num_heads=4"),
     ("all weights zero", ["--initializer-scale", "0"], "initializer_scale=0"),
+    ("no such tokenizer", ["--bleu-tokenizer", "13b"], "bleu_tokenizer=13b"),
     ("a smoothing of 1.5", ["--label-smoothing", "1.5"], "label_smoothing=1"),
     ("no learning", ["--learning-rate-scale", "0"], r"learning_rate_scale=0"),
     ("a negative seed", ["--seed", "-1"], "seed=-1"),

@@ -55,7 +55,8 @@ def test_a_finished_run_is_left_alone(run, capsys):
     assert "Nothing to do" in capsys.readouterr().out
     after = weights_at(run, 8)
     np.testing.assert_array_equal(
-        before["weights.00000"], after["weights.00000"]
+        before["weights/embedding/embeddings"],
+        after["weights/embedding/embeddings"],
     )
 
 
