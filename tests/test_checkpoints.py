@@ -104,7 +104,7 @@ def test_an_unknown_format_is_refused(tmp_path):
     model = trained(steps=1)
     path = checkpoints.save(tmp_path, model, 1)
     rewritten(path, checkpoints.read(path)[1], format=999)
-    with pytest.raises(ValueError, match="format 999.*formats 1 and 2"):
+    with pytest.raises(ValueError, match=r"format 999.*formats 1 and 2"):
         checkpoints.restore_newest(tmp_path, model)
 
 
