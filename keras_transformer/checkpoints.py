@@ -24,6 +24,10 @@ import keras_transformer
 
 FORMAT = 2
 BY_POSITION = 1
+RESTART = (
+    "The checkpoints before are whole: start a new run with a smaller "
+    "--learning-rate-scale, more --warmup-steps or --global-clipnorm 1."
+)
 NAME = re.compile(r"step-(\d{8})\.npz")
 
 
@@ -97,6 +101,12 @@ def save(
         for kind, variables in state_of(model).items()
         for name, variable in variables.items()
     }
+    for name, value in arrays.items():
+        if name.startswith("weights/") and not np.isfinite(value).all():
+            raise ValueError(
+                f"Weights must be finite to be saved. Received: {name} with "
+                f"NaN or infinity after step {step:,}. {RESTART}"
+            )
     path = folder / f"step-{step:08}.npz"
     write(path, arrays, {"step": step, **about})
     if keep:

@@ -12,6 +12,7 @@ from keras_transformer.callbacks import (
     Checkpoint,
     Log,
     TranslationQuality,
+    read_validated,
 )
 from keras_transformer.data.batches import (
     evaluation_batches,
@@ -79,12 +80,12 @@ def train(
     keras.utils.set_random_seed(recipe.seed)
     with strategy.scope():
         model = make_model(run.config, recipe)
-        about = _restore(run, model, cut)
+        about = _restore(run, model, cut, steps)
     loop = Loop(model, recipe, strategy)
     waited = about["best"].get("waited", 0)
-    if recipe.patience and waited >= recipe.patience:
+    if recipe.patience and waited >= recipe.patience and not about["owed"]:
         print(f"Nothing to do: no better BLEU in {waited} validations.")
-    elif about["step"] >= steps:
+    elif about["step"] >= steps and not about["owed"]:
         print(f"Nothing to do: the run has its {steps:,} steps.")
     else:
         _fit(loop, run, about, steps, cut, verbose, callbacks)
@@ -95,12 +96,12 @@ def train(
     return model
 
 
-def _restore(run, model, cut):
+def _restore(run, model, cut, steps):
     """Takes up the newest checkpoint, if any, and gives what it knows."""
     if not checkpoints.steps(run.checkpoints):
         if run.recipe.initial_run:
             checkpoints.restore_newest(run.initial, model, with_optimizer=False)
-        return {"step": 0, "best": {}}
+        return {"step": 0, "best": {}, "owed": False}
     about = checkpoints.restore_newest(run.checkpoints, model)
     if about.get("run", run.digest) != run.digest:
         raise ValueError(
@@ -110,6 +111,14 @@ def _restore(run, model, cut):
         )
     step = about["step"]
     about.setdefault("best", {})
+    # Format 1 was written after the validation, and says nothing of it.
+    validated = read_validated(run).get(step)
+    due = step % run.recipe.validate_every == 0 or step >= steps
+    about["owed"] = (
+        due and validated is None and about.get("validated") is False
+    )
+    if validated:
+        about["best"] = validated
     if cut.worker == 0 and about["best"].get("step") == step:
         # Should the process have ended before it had its second name.
         checkpoints.link(
@@ -130,15 +139,24 @@ def _fit(loop, run, about, steps, cut, verbose, callbacks):
         f"{loop.model.dtype_policy.name} on {len(training):,} pairs, "
         f"{replicas} device{'s' if replicas > 1 else ''}, steps {done + 1:,} "
         f"to {steps:,}."
+        + (f" First, step {done:,} is validated." if about["owed"] else "")
     )
     if verbose is None:
         verbose = 1 if sys.stdout.isatty() else 2
     writers = []
     if cut.worker == 0:
         run.weights.unlink(missing_ok=True)  # they will not be the last word
-        writers = [Log(run.folder, done), Checkpoint(run, about["best"])]
+        writers = [
+            Log(run.folder, done - about["owed"]),
+            Checkpoint(run, about["best"]),
+        ]
+        writers[1].saved = done
     watchers = keras.callbacks.CallbackList(
-        [TranslationQuality(run, pairs), *writers, *callbacks],
+        [
+            TranslationQuality(run, pairs, loop.check_interrupted),
+            *writers,
+            *callbacks,
+        ],
         add_history=True,
         add_progbar=verbose != 0 and cut.worker == 0,
         verbose=verbose,
@@ -160,6 +178,7 @@ def _fit(loop, run, about, steps, cut, verbose, callbacks):
             done,
             steps,
             watchers,
+            about["logs"] if about["owed"] else None,
         )
     except TrainingInterrupted:
         if writers:

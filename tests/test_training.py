@@ -1,13 +1,18 @@
 import dataclasses
 import json
+import signal
 
+import keras
 import numpy as np
 import pytest
 from conftest import SMALL
 
+from keras_transformer import callbacks as quality
 from keras_transformer import checkpoints
+from keras_transformer.callbacks import steps_of
 from keras_transformer.run import open_run, start_run
 from keras_transformer.training import train
+from keras_transformer.training_loop import TrainingInterrupted
 
 
 def weights_at(run, step):
@@ -47,6 +52,60 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+class Signal(keras.callbacks.Callback):
+    """Raises SIGTERM once: after a step, or at an event after it."""
+
+    def __init__(self, step, event):
+        super().__init__()
+        self.step = step
+        self.event = event
+
+    def at(self, event):
+        if event == self.event and steps_of(self.model) == self.step:
+            self.event = None
+            signal.raise_signal(signal.SIGTERM)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.at("step")
+
+    def on_test_begin(self, logs=None):
+        self.at("validation")
+
+
+@pytest.mark.parametrize(
+    ("step", "event"),
+    [(4, "step"), (4, "validation"), (8, "translation")],
+)
+def test_a_validation_that_is_cut_short_is_done_on_resume(
+    run, recipe, tmp_path, monkeypatch, step, event
+):
+    """Weights, the best record and the log are those of a run in one go."""
+    sender = Signal(step, event)
+    original = quality.translate_lines
+
+    def translate(*args, **kwargs):
+        sender.at("translation")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(quality, "translate_lines", translate)
+    other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
+    with pytest.raises(TrainingInterrupted, match=f"after step {step};"):
+        train(other, 8, verbose=0, callbacks=[sender])
+    assert [s for s, _ in checkpoints.steps(other.checkpoints)][-1] == step
+    assert step not in quality.read_validated(other)  # it did not wait for it
+    train(open_run(other.folder), 8, verbose=0)
+    for number in (4, 8):
+        expected, found = weights_at(run, number), weights_at(other, number)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert quality.read_validated(other) == quality.read_validated(run)
+    lines = [quality.read_log(each.folder) for each in (run, other)]
+    for line in [*lines[0], *lines[1]]:
+        del line["tokens/s"]
+    assert lines[0] == lines[1]
+    assert other.best_checkpoint.exists()
 
 
 def test_a_finished_run_is_left_alone(run, capsys):
