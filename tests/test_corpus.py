@@ -1,3 +1,4 @@
+import errno
 import gzip
 
 import pytest
@@ -146,3 +147,13 @@ def test_without_a_network_it_fails_at_once(monkeypatch, tmp_path):
             "en",
             str(tmp_path),
         )
+
+
+def test_a_full_disk_is_no_missing_network(small_builtin, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", full)
+    with pytest.raises(OSError, match=r"disk is full.*--data-dir") as caught:
+        load_pairs("builtin", "train", "en", "de", small_builtin)
+    assert caught.value.errno == errno.ENOSPC

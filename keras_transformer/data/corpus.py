@@ -7,6 +7,7 @@ parallel files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, a sentence a line.
 
 import contextlib
 import dataclasses
+import errno
 import gzip
 import io
 import os
@@ -56,6 +57,7 @@ def load_pairs(
         ValueError: if the corpus, the split or a language does not exist, if
             the two sides differ in length, or if a file is not UTF-8.
         ConnectionError: if the data must be downloaded and cannot be.
+        OSError: if there is no space on the disk to prepare it.
     """
     if corpus == "builtin":
         return _from_tfds(
@@ -190,6 +192,13 @@ def _from_tfds(name, split, source, target, data_dir):
             with contextlib.redirect_stdout(io.StringIO()):
                 builder.download_and_prepare()
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OSError(
+                    error.errno,
+                    f"The disk is full, {name!r} cannot be prepared. Free some "
+                    "space, or name another disk with --data-dir",
+                    str(builder.data_dir),
+                ) from error
             raise ConnectionError(_unreachable(name, str(error))) from error
         except AssertionError as error:  # files to be fetched by hand
             raise ValueError(str(error)) from error
