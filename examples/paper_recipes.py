@@ -21,6 +21,7 @@ import pathlib
 # Before the import: TensorFlow leaves oneDNN off without AVX-512.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
+from keras_transformer.config import TransformerConfig
 from keras_transformer.run import Recipe, open_run, start_run
 from keras_transformer.training import train
 
@@ -68,9 +69,32 @@ def main(name, folder, parts=1, dtype_policy="auto", **changes):
     )
     if pathlib.Path(folder).exists():
         run = open_run(folder)
+        check_same(run, recipe, **model, **shape)
     else:
         run = start_run(folder, recipe=recipe, **model, **shape)
     train(run)
+
+
+def check_same(run, recipe, preset, **overrides):
+    """Raises a `ValueError` if a run has other settings."""
+    if recipe.dtype_policy == "auto":  # resolved when the run was started
+        recipe = dataclasses.replace(
+            recipe, dtype_policy=run.recipe.dtype_policy
+        )
+    config = TransformerConfig.preset(
+        preset,
+        vocab_size=run.config.vocab_size,  # the vocabulary decides
+        **overrides,
+    )
+    for ours, theirs in ((recipe, run.recipe), (config, run.config)):
+        found = dataclasses.asdict(theirs)
+        for name, value in dataclasses.asdict(ours).items():
+            if found[name] != value:
+                raise ValueError(
+                    "A run that goes on keeps its settings. Received: "
+                    f"{name}={value}, {str(run.folder)!r} has {found[name]}. "
+                    "Make them equal, or name another folder."
+                )
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 import json
 import os
 import pathlib
+import time
 
 import keras
 import tensorflow as tf
 
 from keras_transformer import checkpoints, evaluation
+from keras_transformer.atomic_files import write_aside
 from keras_transformer.lines import translate_lines
 from keras_transformer.translator import (
     SearchSettings,
@@ -80,7 +82,7 @@ class Log(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         step = steps_of(self.model)
         self.lines.append({"step": step, **logs})
-        with checkpoints.write_aside(self.path) as file:
+        with write_aside(self.path) as file:
             for line in self.lines:
                 file.write((json.dumps(line) + "\n").encode())
         with self.writer.as_default(step):
@@ -119,9 +121,13 @@ class Checkpoint(keras.callbacks.Callback):
         self.best.update(progress or {})
         self.logs = {}
         self.saved = None
+        self.saved_at = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
         self.logs = dict(logs)
+        minutes = self.run.recipe.save_every_minutes
+        if minutes and time.monotonic() - self.saved_at >= 60 * minutes:
+            self.save()
 
     def on_test_begin(self, logs=None):
         self.save()
@@ -165,6 +171,7 @@ class Checkpoint(keras.callbacks.Callback):
             validated=False,
         )
         self.saved = step
+        self.saved_at = time.monotonic()
 
 
 def read_validated(run) -> dict[int, dict]:
@@ -179,6 +186,6 @@ def write_validated(run, step: int, best: dict):
     """Adds the `best` record after the validation of a step."""
     kept = {s for s, _ in checkpoints.steps(run.checkpoints)} | {step}
     records = {**read_validated(run), step: best}
-    with checkpoints.write_aside(run.checkpoints / VALIDATED) as file:
+    with write_aside(run.checkpoints / VALIDATED) as file:
         records = {s: best for s, best in records.items() if s in kept}
         file.write(json.dumps(records).encode())

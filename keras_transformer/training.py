@@ -1,12 +1,17 @@
 """Training: sections 5.2 to 5.4 of the paper."""
 
+import contextlib
 import dataclasses
 import json
 import sys
+import time
+import warnings
 
 import keras
+import tensorflow as tf
 
-from keras_transformer import checkpoints, evaluation
+import keras_transformer
+from keras_transformer import checkpoints, evaluation, processor
 from keras_transformer.averaging import choose_weights
 from keras_transformer.callbacks import (
     Checkpoint,
@@ -20,6 +25,7 @@ from keras_transformer.data.batches import (
 )
 from keras_transformer.distribution import cut_for, default_strategy
 from keras_transformer.lines import translate_lines
+from keras_transformer.lock import lock
 from keras_transformer.model import Transformer
 from keras_transformer.optimizer import Adam
 from keras_transformer.plots import plot_training
@@ -61,7 +67,8 @@ def train(
         The trained `Transformer`, with the chosen weights on the first worker.
 
     Raises:
-        ValueError: if the training data is not what the run began with.
+        ValueError: if the training data is not what the run began with, if
+            another process trains the run, or if a loss is not finite.
         TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
     """
     recipe = run.recipe
@@ -70,6 +77,14 @@ def train(
         raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
     strategy = strategy or default_strategy()
     cut = cut_for(strategy, recipe.gradient_accumulation_steps)
+    with lock(run.folder) if cut.worker == 0 else contextlib.nullcontext():
+        return _train(run, steps, strategy, cut, verbose, callbacks)
+
+
+def _train(run, steps, strategy, cut, verbose, callbacks):
+    recipe = run.recipe
+    if cut.worker == 0:
+        checkpoints.remove_partial(run.checkpoints)
     _, training = run.data(recipe.train_split)
     if fingerprint(training) != run.fingerprint:
         raise ValueError(
@@ -80,6 +95,8 @@ def train(
     keras.utils.set_random_seed(recipe.seed)
     with strategy.scope():
         model = make_model(run.config, recipe)
+        if cut.worker == 0:
+            _record_start(run, model, cut)
         about = _restore(run, model, cut, steps)
     loop = Loop(model, recipe, strategy)
     waited = about["best"].get("waited", 0)
@@ -183,10 +200,34 @@ def _fit(loop, run, about, steps, cut, verbose, callbacks):
     except TrainingInterrupted:
         if writers:
             writers[1].save()
-            plot_training(run.folder)
+            _plot(run.folder)
         raise
     if writers:
-        plot_training(run.folder)
+        _plot(run.folder)
+
+
+def _plot(folder):
+    """Draws the training. A failure is a warning: it is no reason to lose the
+    end of training, or the signal that ended it."""
+    try:
+        plot_training(folder)
+    except Exception as error:
+        warnings.warn(f"Cannot draw training.png: {error}", stacklevel=2)
+
+
+def _record_start(run, model, cut):
+    """Adds a line to `starts.jsonl`: what this start of training runs on."""
+    record = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "keras_transformer": keras_transformer.__version__,
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
+        "processor": processor.describe(),
+        "dtype_policy": model.dtype_policy.name,
+        "devices": cut.workers * cut.replicas,
+    }
+    with open(run.folder / "starts.jsonl", "a") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 def _finished(run):

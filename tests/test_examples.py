@@ -94,6 +94,12 @@ def test_paper_recipes(corpus, tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.count('"sentences": 70') == 2
     assert "average of 2" in out
+    for name, parts, expected in (
+        ("base-de", 2, "gradient_accumulation_steps=2, .* has 3"),
+        ("big-de", 3, "average_checkpoints=20, .* has 5"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            example.main(name, tmp_path / "run", parts=parts, **small)
 
 
 def test_small_corpus(tmp_path, recipe, monkeypatch):
