@@ -58,9 +58,6 @@ def _interrupted():
 
 
 def train(options):
-    import keras
-
-    _check_backend(keras.backend.backend())
     from keras_transformer import distribution, training
 
     if options.deterministic:
@@ -77,14 +74,6 @@ def train(options):
         print(
             f"Trained {options.out}. Next: keras-transformer export "
             f"{options.out} saved_models/NAME/1"
-        )
-
-
-def _check_backend(backend):
-    if backend != "tensorflow":
-        raise ValueError(
-            "Training needs Keras' TensorFlow backend. Received: "
-            f"KERAS_BACKEND={backend}. Set KERAS_BACKEND=tensorflow."
         )
 
 
