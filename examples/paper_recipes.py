@@ -69,37 +69,32 @@ def main(name, folder, parts=1, dtype_policy="auto", **changes):
     )
     if pathlib.Path(folder).exists():
         run = open_run(folder)
-        check_same(run, recipe, {**model, **shape})
+        check_same(run, recipe, **model, **shape)
     else:
         run = start_run(folder, recipe=recipe, **model, **shape)
     train(run)
 
 
-def check_same(run, recipe, model):
-    """Checks that a run is the one that is asked for.
-
-    Raises:
-        ValueError: names the fields that differ.
-    """
-    if recipe.dtype_policy == "auto":  # it was resolved at the start
+def check_same(run, recipe, preset, **overrides):
+    """Raises a `ValueError` if a run has other settings."""
+    if recipe.dtype_policy == "auto":  # resolved when the run was started
         recipe = dataclasses.replace(
             recipe, dtype_policy=run.recipe.dtype_policy
         )
-    overrides = {"vocab_size": run.config.vocab_size, **model}
-    config = TransformerConfig.preset(overrides.pop("preset"), **overrides)
-    wanted = {**dataclasses.asdict(recipe), **config.to_dict()}
-    wanted["vocab_size"] = recipe.vocab_size
-    found = {**dataclasses.asdict(run.recipe), **run.config.to_dict()}
-    found["vocab_size"] = run.recipe.vocab_size
-    differing = [name for name in wanted if wanted[name] != found[name]]
-    if differing:
-        raise ValueError(
-            f"{str(run.folder)!r} is another run. Received: "
-            + ", ".join(f"{name}={wanted[name]}" for name in differing)
-            + "; the run has "
-            + ", ".join(str(found[name]) for name in differing)
-            + ". Name another folder."
-        )
+    config = TransformerConfig.preset(
+        preset,
+        vocab_size=run.config.vocab_size,  # the vocabulary decides
+        **overrides,
+    )
+    for ours, theirs in ((recipe, run.recipe), (config, run.config)):
+        found = dataclasses.asdict(theirs)
+        for name, value in dataclasses.asdict(ours).items():
+            if found[name] != value:
+                raise ValueError(
+                    "A run that goes on keeps its settings. Received: "
+                    f"{name}={value}, {str(run.folder)!r} has {found[name]}. "
+                    "Make them equal, or name another folder."
+                )
 
 
 if __name__ == "__main__":

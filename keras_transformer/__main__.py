@@ -31,7 +31,7 @@ def main(arguments=None) -> int:
     options = parser().parse_args(arguments)
     options.given = {a.split("=")[0] for a in arguments if a.startswith("--")}
     try:
-        if options.command in ("train", "average", "export"):
+        if options.command in ("average", "export"):  # train checks itself
             _require_tensorflow()
         COMMANDS[options.command](options)
     except ImportError as error:

@@ -158,6 +158,12 @@ def parser() -> argparse.ArgumentParser:
         **number,
         help="steps between validations; a checkpoint is saved with each",
     )
+    sub.add_argument(
+        "--save-every-minutes",
+        type=float,
+        metavar="MINUTES",
+        help="save a checkpoint between validations, too; kept until the next",
+    )
     sub.add_argument("--keep-checkpoints", default=5, **number, help="files")
     sub.add_argument("--seed", default=1, **number, help="of everything random")
 

@@ -6,7 +6,6 @@ under the name of its variable; each member has a checksum. It is written aside,
 flushed and renamed. Format 1, which held the arrays by position, is read, too.
 """
 
-import contextlib
 import errno
 import json
 import os
@@ -21,9 +20,14 @@ import keras
 import numpy as np
 
 import keras_transformer
+from keras_transformer.atomic_files import sync_folder, write_aside
 
 FORMAT = 2
 BY_POSITION = 1
+RESTART = (
+    "The checkpoints before are whole: start a new run with a smaller "
+    "--learning-rate-scale, more --warmup-steps or --global-clipnorm 1."
+)
 NAME = re.compile(r"step-(\d{8})\.npz")
 
 
@@ -97,6 +101,12 @@ def save(
         for kind, variables in state_of(model).items()
         for name, variable in variables.items()
     }
+    for name, value in arrays.items():
+        if name.startswith("weights/") and not np.isfinite(value).all():
+            raise ValueError(
+                f"Weights must be finite to be saved. Received: {name} with "
+                f"NaN or infinity after step {step:,}. {RESTART}"
+            )
     path = folder / f"step-{step:08}.npz"
     write(path, arrays, {"step": step, **about})
     if keep:
@@ -254,43 +264,10 @@ def steps(folder) -> list[tuple[int, pathlib.Path]]:
     return sorted((int(m[1]), path) for m, path in matches if m)
 
 
-def sync_folder(folder):
-    """Flushes the names in a folder to the disk, where the system can."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # a system that opens no folders
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:  # a file system that does not flush folders
-        pass
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def write_aside(path):
-    """`with write_aside(path) as file:` fills a temporary file that takes its
-    name when it is complete; on an error nothing is left.
-
-    Raises:
-        OSError: with the path, which a full disk does not tell by itself.
-    """
-    path = pathlib.Path(path)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(aside, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        aside.unlink(missing_ok=True)
+def remove_partial(folder):
+    """Removes what processes that were killed while saving have left."""
+    for path in pathlib.Path(folder).glob(".*.npz.*"):
+        path.unlink(missing_ok=True)
 
 
 def _matched(kind, variables, arrays):

@@ -1,5 +1,6 @@
 """Where training runs: one device, several, or several machines."""
 
+import keras
 import tensorflow as tf
 
 from keras_transformer.data.batches import Cut
@@ -12,8 +13,15 @@ def default_strategy() -> tf.distribute.Strategy:
     To be called before TensorFlow does anything else where there are workers.
 
     Raises:
-        ValueError: if `TF_CONFIG` has tasks that are no workers.
+        ValueError: if `TF_CONFIG` has tasks that are no workers, or if Keras
+            has another backend than TensorFlow.
     """
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ValueError(
+            "Training needs Keras' TensorFlow backend. Received: "
+            f"KERAS_BACKEND={backend}. Set KERAS_BACKEND=tensorflow."
+        )
     cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     tasks = cluster.cluster_spec().as_dict()
     if tasks.keys() - {"worker"}:

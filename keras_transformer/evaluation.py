@@ -5,7 +5,7 @@ import pathlib
 
 import sacrebleu
 
-from keras_transformer.checkpoints import write_aside
+from keras_transformer.atomic_files import write_aside
 from keras_transformer.recipe import BLEU_TOKENIZERS
 
 STORE = "evaluations.jsonl"

@@ -2,8 +2,8 @@
 
 import pathlib
 
+from keras_transformer.atomic_files import write_aside
 from keras_transformer.callbacks import read_log
-from keras_transformer.checkpoints import write_aside
 
 
 def plot_training(folder) -> pathlib.Path | None:

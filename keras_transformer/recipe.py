@@ -38,6 +38,7 @@ class Recipe:
     bleu_tokenizer: str = "13a"  # sacreBLEU's; "none" for text in tokens
     steps: int = 100_000  # updates; §5.2, of base
     validate_every: int = 1000  # steps; a checkpoint is saved then, too
+    save_every_minutes: float | None = None  # between validations, too
     patience: int | None = None  # validations without a better BLEU
     keep_checkpoints: int = 5
     average_checkpoints: int = 5  # §6.1; the last ones, at the end
@@ -63,7 +64,7 @@ class Recipe:
             self.bleu_tokenizer in BLEU_TOKENIZERS,
             f"one of {', '.join(BLEU_TOKENIZERS)}",
         )
-        for name in ("global_clipnorm", "patience"):
+        for name in ("global_clipnorm", "patience", "save_every_minutes"):
             value = getattr(self, name)
             self._check(name, value is None or value > 0, "positive")
         for name in (

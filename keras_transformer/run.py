@@ -4,7 +4,8 @@
 training data and the vocabularies; beside it are the vocabularies
 `source.model` and `target.model`, `initial/` with the weights of another run if
 it began with these, `checkpoints/`, `log.jsonl`, the same as `logs/` for
-TensorBoard and as `training.png`, and in the end `weights.npz`, the weights
+TensorBoard and as `training.png`, `starts.jsonl` with a line of versions and
+devices for each start of training, and in the end `weights.npz`, the weights
 that were chosen.
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 
 import keras_transformer
 from keras_transformer import checkpoints
+from keras_transformer.atomic_files import sync_folder, write_aside
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data.batches import EncodedPairs, encode_pairs
 from keras_transformer.data.bpe_dropout import SampledPairs
@@ -229,12 +231,17 @@ def _write(run, initial):
             "target_vocabulary": sha256(run.target_tokenizer.model),
             "training_data": run.fingerprint,
         }
-        (aside / "run.json").write_text(json.dumps(about, indent=2) + "\n")
-        (aside / "source.model").write_bytes(run.source_tokenizer.model)
-        (aside / "target.model").write_bytes(run.target_tokenizer.model)
+        for name, data in (
+            ("run.json", (json.dumps(about, indent=2) + "\n").encode()),
+            ("source.model", run.source_tokenizer.model),
+            ("target.model", run.target_tokenizer.model),
+        ):
+            with write_aside(aside / name) as file:
+                file.write(data)
         if initial:
             checkpoints.save(aside / "initial", initial.load_model(), 0)
         os.rename(aside, run.folder)
+        sync_folder(run.folder.parent)
     except BaseException:
         shutil.rmtree(aside)
         raise

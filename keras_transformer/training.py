@@ -1,17 +1,23 @@
 """Training: sections 5.2 to 5.4 of the paper."""
 
+import contextlib
 import dataclasses
 import json
 import sys
+import time
+import warnings
 
 import keras
+import tensorflow as tf
 
-from keras_transformer import checkpoints, evaluation
+import keras_transformer
+from keras_transformer import checkpoints, evaluation, processor
 from keras_transformer.averaging import choose_weights
 from keras_transformer.callbacks import (
     Checkpoint,
     Log,
     TranslationQuality,
+    read_validated,
 )
 from keras_transformer.data.batches import (
     evaluation_batches,
@@ -19,6 +25,7 @@ from keras_transformer.data.batches import (
 )
 from keras_transformer.distribution import cut_for, default_strategy
 from keras_transformer.lines import translate_lines
+from keras_transformer.lock import lock
 from keras_transformer.model import Transformer
 from keras_transformer.optimizer import Adam
 from keras_transformer.plots import plot_training
@@ -60,7 +67,8 @@ def train(
         The trained `Transformer`, with the chosen weights on the first worker.
 
     Raises:
-        ValueError: if the training data is not what the run began with.
+        ValueError: if the training data is not what the run began with, if
+            another process trains the run, or if a loss is not finite.
         TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
     """
     recipe = run.recipe
@@ -69,6 +77,14 @@ def train(
         raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
     strategy = strategy or default_strategy()
     cut = cut_for(strategy, recipe.gradient_accumulation_steps)
+    with lock(run.folder) if cut.worker == 0 else contextlib.nullcontext():
+        return _train(run, steps, strategy, cut, verbose, callbacks)
+
+
+def _train(run, steps, strategy, cut, verbose, callbacks):
+    recipe = run.recipe
+    if cut.worker == 0:
+        checkpoints.remove_partial(run.checkpoints)
     _, training = run.data(recipe.train_split)
     if fingerprint(training) != run.fingerprint:
         raise ValueError(
@@ -79,12 +95,14 @@ def train(
     keras.utils.set_random_seed(recipe.seed)
     with strategy.scope():
         model = make_model(run.config, recipe)
-        about = _restore(run, model, cut)
+        if cut.worker == 0:
+            _record_start(run, model, cut)
+        about = _restore(run, model, cut, steps)
     loop = Loop(model, recipe, strategy)
     waited = about["best"].get("waited", 0)
-    if recipe.patience and waited >= recipe.patience:
+    if recipe.patience and waited >= recipe.patience and not about["owed"]:
         print(f"Nothing to do: no better BLEU in {waited} validations.")
-    elif about["step"] >= steps:
+    elif about["step"] >= steps and not about["owed"]:
         print(f"Nothing to do: the run has its {steps:,} steps.")
     else:
         _fit(loop, run, about, steps, cut, verbose, callbacks)
@@ -95,12 +113,12 @@ def train(
     return model
 
 
-def _restore(run, model, cut):
+def _restore(run, model, cut, steps):
     """Takes up the newest checkpoint, if any, and gives what it knows."""
     if not checkpoints.steps(run.checkpoints):
         if run.recipe.initial_run:
             checkpoints.restore_newest(run.initial, model, with_optimizer=False)
-        return {"step": 0, "best": {}}
+        return {"step": 0, "best": {}, "owed": False}
     about = checkpoints.restore_newest(run.checkpoints, model)
     if about.get("run", run.digest) != run.digest:
         raise ValueError(
@@ -110,6 +128,14 @@ def _restore(run, model, cut):
         )
     step = about["step"]
     about.setdefault("best", {})
+    # Format 1 was written after the validation, and says nothing of it.
+    validated = read_validated(run).get(step)
+    due = step % run.recipe.validate_every == 0 or step >= steps
+    about["owed"] = (
+        due and validated is None and about.get("validated") is False
+    )
+    if validated:
+        about["best"] = validated
     if cut.worker == 0 and about["best"].get("step") == step:
         # Should the process have ended before it had its second name.
         checkpoints.link(
@@ -130,15 +156,24 @@ def _fit(loop, run, about, steps, cut, verbose, callbacks):
         f"{loop.model.dtype_policy.name} on {len(training):,} pairs, "
         f"{replicas} device{'s' if replicas > 1 else ''}, steps {done + 1:,} "
         f"to {steps:,}."
+        + (f" First, step {done:,} is validated." if about["owed"] else "")
     )
     if verbose is None:
         verbose = 1 if sys.stdout.isatty() else 2
     writers = []
     if cut.worker == 0:
         run.weights.unlink(missing_ok=True)  # they will not be the last word
-        writers = [Log(run.folder, done), Checkpoint(run, about["best"])]
+        writers = [
+            Log(run.folder, done - about["owed"]),
+            Checkpoint(run, about["best"]),
+        ]
+        writers[1].saved = done
     watchers = keras.callbacks.CallbackList(
-        [TranslationQuality(run, pairs), *writers, *callbacks],
+        [
+            TranslationQuality(run, pairs, loop.check_interrupted),
+            *writers,
+            *callbacks,
+        ],
         add_history=True,
         add_progbar=verbose != 0 and cut.worker == 0,
         verbose=verbose,
@@ -160,14 +195,39 @@ def _fit(loop, run, about, steps, cut, verbose, callbacks):
             done,
             steps,
             watchers,
+            about["logs"] if about["owed"] else None,
         )
     except TrainingInterrupted:
         if writers:
             writers[1].save()
-            plot_training(run.folder)
+            _plot(run.folder)
         raise
     if writers:
-        plot_training(run.folder)
+        _plot(run.folder)
+
+
+def _plot(folder):
+    """Draws the training. A failure is a warning: it is no reason to lose the
+    end of training, or the signal that ended it."""
+    try:
+        plot_training(folder)
+    except Exception as error:
+        warnings.warn(f"Cannot draw training.png: {error}", stacklevel=2)
+
+
+def _record_start(run, model, cut):
+    """Adds a line to `starts.jsonl`: what this start of training runs on."""
+    record = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "keras_transformer": keras_transformer.__version__,
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
+        "processor": processor.describe(),
+        "dtype_policy": model.dtype_policy.name,
+        "devices": cut.workers * cut.replicas,
+    }
+    with open(run.folder / "starts.jsonl", "a") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 def _finished(run):

@@ -2,12 +2,14 @@
 
 import collections
 import contextlib
+import math
 import signal
 import threading
 import time
 
 import tensorflow as tf
 
+from keras_transformer.checkpoints import RESTART
 from keras_transformer.training_step import (
     make_count,
     make_evaluation_step,
@@ -29,6 +31,10 @@ class TrainingInterrupted(Exception):  # noqa: N818, it is no error
         self.signal = signal
 
 
+class ValidationInterrupted(Exception):  # noqa: N818, it is no error
+    """A signal arrived in a validation; the loop ends it and saves nothing."""
+
+
 class Loop:
     """Steps and validations in turn, with Keras callbacks around them.
 
@@ -45,52 +51,78 @@ class Loop:
         self.model = model
         self.every = recipe.validate_every
         self.strategy = strategy
+        self.caught = []
         settings = model, recipe.label_smoothing, strategy
         self.training_step = make_training_step(*settings, recipe.r_drop)
         self.evaluation_step = make_evaluation_step(*settings)
         self.count = make_count(strategy)
 
-    def fit(self, training, validation, done, steps, callbacks):
+    def fit(self, training, validation, done, steps, callbacks, owed=None):
         """Runs the steps `done + 1` to `steps`, or up to where a callback
         sets `model.stop_training`: inside an epoch, one step follows.
+
+        Before each validation, `on_test_begin` is called. Callbacks that save
+        do it there, so that a validation that is cut short costs no step.
 
         Args:
             training, validation: data sets of this worker's pieces.
             done: steps before.
             steps: steps in all.
             callbacks: a `keras.callbacks.CallbackList`.
+            owed: the training logs of step `done`, if its validation was cut
+                short; it is done first. Defaults to `None`.
 
         Raises:
             TrainingInterrupted: after SIGTERM or SIGINT on any worker, on all
                 of them.
-            ValueError: if workers do not begin with the same step.
+            ValueError: if workers do not begin with the same step, or if a
+                loss is not finite.
         """
         self._check_same_step(done)
         batches = iter(self._distributed(training))
         self.model.stop_training = False
         callbacks.on_train_begin()
         logs = {}
-        with _caught_signals() as caught:
+        with _caught_signals() as self.caught:
+            if owed is not None:
+                epoch = (done - 1) // self.every
+                callbacks.on_epoch_begin(epoch)
+                logs = self._validate(validation, epoch, done, owed, callbacks)
             while done < steps and not self.model.stop_training:
                 epoch = done // self.every
                 callbacks.on_epoch_begin(epoch)
                 last = min(steps, (epoch + 1) * self.every)
-                logs = self._steps(batches, done, last, callbacks, caught)
+                logs = self._steps(batches, done, last, callbacks)
                 done = last
-                for name, value in self.evaluate(validation).items():
-                    logs[f"val_{name}"] = value
-                callbacks.on_epoch_end(epoch, logs)
-                stop, signals = self.count(self._wishes(caught))
-                self.model.stop_training = bool(stop > 0)
-                if signals > 0:
-                    raise _interrupted(done, caught)
+                logs = self._validate(validation, epoch, done, logs, callbacks)
         callbacks.on_train_end(logs)
 
-    def _wishes(self, caught):
+    def _validate(self, validation, epoch, done, logs, callbacks):
+        """The end of an epoch; gives its logs."""
+        logs = dict(logs)
+        callbacks.on_test_begin()
+        try:
+            for name, value in self.evaluate(validation).items():
+                logs[f"val_{name}"] = value
+            callbacks.on_epoch_end(epoch, logs)
+        except ValidationInterrupted:
+            pass  # told to all workers below
+        stop, signals = self.count(self._wishes())
+        self.model.stop_training = bool(stop > 0)
+        if signals > 0:
+            raise _interrupted(done, self.caught)
+        return logs
+
+    def check_interrupted(self, *_):
+        """Raises `ValidationInterrupted` if this worker got a signal."""
+        if self.caught:
+            raise ValidationInterrupted
+
+    def _wishes(self):
         """Whether a callback and whether a signal asks for an end. Workers act
         on the sum, all after the same step: one that went on alone would wait
         for the others for ever."""
-        stops = self.model.stop_training, len(caught) > 0
+        stops = self.model.stop_training, len(self.caught) > 0
         return tf.constant([float(x) for x in stops], tf.float64)
 
     def wait_for_all(self):
@@ -109,37 +141,54 @@ class Loop:
                 "the same folder of the run?"
             )
 
-    def _steps(self, batches, done, last, callbacks, caught):
+    def _steps(self, batches, done, last, callbacks):
         means, began = _Means(), time.perf_counter()
         for step in range(done, last):
             batch = step % self.every
             callbacks.on_train_batch_begin(batch)
-            sums = self.training_step(batches, self._wishes(caught))
+            rate = self.model.optimizer.learning_rate  # of this step
+            rate = float(tf.convert_to_tensor(rate))
+            sums = self.training_step(batches, self._wishes())
             stop, signals = sums.pop("wishes")
+            _check_finite(float(sums["loss"]), step + 1)
             logs = means.add(sums)
             seconds = time.perf_counter() - began
             logs["tokens/s"] = round(means.sums["tokens"] / seconds)
+            logs["learning_rate"] = rate
             callbacks.on_train_batch_end(batch, logs)
             if signals > 0:
-                raise _interrupted(step + 1, caught)
+                raise _interrupted(step + 1, self.caught)
             if stop > 0:
                 break
-        rate = self.model.optimizer.learning_rate
-        return {**logs, "learning_rate": float(tf.convert_to_tensor(rate))}
+        return logs
 
     def evaluate(self, batches) -> dict[str, float]:
-        """`loss` and `nll`, its unsmoothed part, per real target token."""
+        """`loss` and `nll`, its unsmoothed part, per real target token.
+
+        Raises:
+            ValidationInterrupted: after a signal on any worker, on all.
+        """
         iterator = iter(self._distributed(batches))
         means, logs = _Means(), {}
         try:
             while True:
                 logs = means.add(self.evaluation_step(iterator))
+                if self.count(self._wishes())[1] > 0:
+                    raise ValidationInterrupted
         except tf.errors.OutOfRangeError:
             return logs
 
     def _distributed(self, dataset):
         return self.strategy.distribute_datasets_from_function(
             lambda _: dataset
+        )
+
+
+def _check_finite(loss, step):
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"The loss must be finite. Received: loss={loss} in step {step:,}; "
+            f"nothing of it is saved. {RESTART}"
         )
 
 

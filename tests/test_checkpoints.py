@@ -108,6 +108,15 @@ def test_an_unknown_format_is_refused(tmp_path):
         checkpoints.restore_newest(tmp_path, model)
 
 
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
+    model = trained(steps=1)
+    gamma = model.weights[-2]
+    gamma.assign(np.full(gamma.shape, np.nan))
+    with pytest.raises(ValueError, match=r"gamma.*step 2.*learning-rate"):
+        checkpoints.save(tmp_path, model, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_weights_alone_need_no_optimizer(tmp_path):
     model = trained()
     path = checkpoints.save(tmp_path, model, 3)

@@ -164,6 +164,19 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_training_on_another_backend_is_refused_at_once(
+    tmp_path, capsys, monkeypatch
+):
+    import keras
+
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    out = tmp_path / "run"
+    status, captured = run_command(capsys, "train", "--out", out)
+    assert status == 1
+    assert "KERAS_BACKEND=jax. Set KERAS_BACKEND=tensorflow" in captured.err
+    assert not out.exists()
+
+
 def test_nothing_to_resume(tmp_path, capsys):
     arguments = ("train", "--resume", "--out", tmp_path / "nothing")
     status, captured = run_command(capsys, *arguments)
@@ -406,13 +419,12 @@ def test_a_result_that_cannot_be_stored_is_printed(
     assert json.loads(captured.out)["sentences"] == 70
 
 
-@pytest.mark.parametrize("name", ["train", "average", "export"])
+@pytest.mark.parametrize("name", ["average", "export"])
 def test_another_backend_is_refused_at_once(
     tmp_path, capsys, name, monkeypatch
 ):
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")
     arguments = {
-        "train": ["--out", tmp_path / "run"],
         "average": [tmp_path / "run"],
         "export": [tmp_path / "run", tmp_path / "1"],
     }

@@ -1,13 +1,21 @@
 import dataclasses
 import json
+import shutil
+import signal
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import SMALL
 
-from keras_transformer import checkpoints
+from keras_transformer import callbacks as quality
+from keras_transformer import checkpoints, training
+from keras_transformer.callbacks import steps_of
+from keras_transformer.lock import lock
 from keras_transformer.run import open_run, start_run
 from keras_transformer.training import train
+from keras_transformer.training_loop import TrainingInterrupted
 
 
 def weights_at(run, step):
@@ -24,13 +32,21 @@ def test_a_run_has_all_it_needs(run):
         "run.json",
         "source.model",
         "target.model",
+        ".lock",
         "checkpoints",
+        "starts.jsonl",
         "log.jsonl",
         "logs",
         "training.png",
         "weights.npz",
     }
     assert [s for s, _ in checkpoints.steps(run.checkpoints)] == [4, 8]
+    lines = (run.folder / "starts.jsonl").read_text().splitlines()
+    start = json.loads(lines[0])
+    assert start["tensorflow"] == tf.__version__
+    assert start["dtype_policy"] == "float32"
+    assert start["devices"] == 1
+    assert start["processor"]
     again = open_run(run.folder)
     assert again.recipe == run.recipe
     assert again.config == run.config
@@ -49,6 +65,89 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+def test_checkpoints_between_validations_change_nothing(run, recipe, tmp_path):
+    """Every step is saved here, and the run is killed after the sixth."""
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if steps_of(self.model) == 6:
+                raise KeyboardInterrupt
+
+    often = dataclasses.replace(recipe, save_every_minutes=1e-9)
+    other = start_run(tmp_path / "run", "tiny", often, **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        train(other, 8, verbose=0, callbacks=[Kill()])
+    assert [s for s, _ in checkpoints.steps(other.checkpoints)] == [4, 6]
+    train(open_run(other.folder), 8, verbose=0)
+    assert [s for s, _ in checkpoints.steps(other.checkpoints)] == [4, 8]
+    expected, found = weights_at(run, 8), weights_at(other, 8)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_run_without_the_newest_settings_still_opens(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    about = json.loads(path.read_text())
+    del about["recipe"]["save_every_minutes"]
+    path.write_text(json.dumps(about))
+    assert open_run(path.parent).recipe == run.recipe
+
+
+class Signal(keras.callbacks.Callback):
+    """Raises SIGTERM once: after a step, or at an event after it."""
+
+    def __init__(self, step, event):
+        super().__init__()
+        self.step = step
+        self.event = event
+
+    def at(self, event):
+        if event == self.event and steps_of(self.model) == self.step:
+            self.event = None
+            signal.raise_signal(signal.SIGTERM)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.at("step")
+
+    def on_test_begin(self, logs=None):
+        self.at("validation")
+
+
+@pytest.mark.parametrize(
+    ("step", "event"),
+    [(4, "step"), (4, "validation"), (8, "translation")],
+)
+def test_a_validation_that_is_cut_short_is_done_on_resume(
+    run, recipe, tmp_path, monkeypatch, step, event
+):
+    """Weights, the best record and the log are those of a run in one go."""
+    sender = Signal(step, event)
+    original = quality.translate_lines
+
+    def translate(*args, **kwargs):
+        sender.at("translation")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(quality, "translate_lines", translate)
+    other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
+    with pytest.raises(TrainingInterrupted, match=f"after step {step};"):
+        train(other, 8, verbose=0, callbacks=[sender])
+    assert [s for s, _ in checkpoints.steps(other.checkpoints)][-1] == step
+    assert step not in quality.read_validated(other)  # it did not wait for it
+    train(open_run(other.folder), 8, verbose=0)
+    for number in (4, 8):
+        expected, found = weights_at(run, number), weights_at(other, number)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert quality.read_validated(other) == quality.read_validated(run)
+    lines = [quality.read_log(each.folder) for each in (run, other)]
+    for line in [*lines[0], *lines[1]]:
+        del line["tokens/s"]
+    assert lines[0] == lines[1]
+    assert other.best_checkpoint.exists()
+
+
 def test_a_finished_run_is_left_alone(run, capsys):
     before = weights_at(run, 8)
     train(open_run(run.folder), 8, verbose=0)
@@ -58,6 +157,29 @@ def test_a_finished_run_is_left_alone(run, capsys):
         before["weights/embedding/embeddings"],
         after["weights/embedding/embeddings"],
     )
+
+
+def test_a_run_is_trained_by_one_process(run):
+    """A second one ends at once; what a killed one left is removed."""
+    partial = run.checkpoints / ".step-00000012.npz.4711"
+    partial.write_bytes(b"half")
+    with (
+        lock(run.folder),
+        pytest.raises(ValueError, match="another process is training"),
+    ):
+        train(open_run(run.folder), 8, verbose=0)
+    assert partial.exists()
+    train(open_run(run.folder), 8, verbose=0)
+    assert not partial.exists()
+
+
+def test_a_failing_plot_is_a_warning(run, monkeypatch):
+    def fail(_):
+        raise OSError("no room for a picture")
+
+    monkeypatch.setattr(training, "plot_training", fail)
+    with pytest.warns(UserWarning, match="no room for a picture"):
+        training._plot(run.folder)
 
 
 def test_a_run_knows_its_steps(recipe, tmp_path, capsys):

@@ -13,6 +13,7 @@ from keras_transformer.data.batches import (
     training_batches,
 )
 from keras_transformer.run import Recipe
+from keras_transformer.schedule import TransformerSchedule
 from keras_transformer.training import make_model
 from keras_transformer.training_loop import Loop, TrainingInterrupted
 
@@ -160,3 +161,18 @@ def test_bfloat16_learns_what_float32_learns():
     assert logs["mixed_bfloat16"]["val_nll"] == pytest.approx(
         logs["float32"]["val_nll"], abs=0.05
     )
+
+
+def test_a_loss_that_is_no_number_ends_training():
+    some = loop(learning_rate_scale=1e30)
+    with pytest.raises(ValueError, match=r"loss=nan in step .*--warmup"):
+        fit(some, 0, 20)
+
+
+def test_the_learning_rate_is_that_of_the_step_just_done():
+    some = loop()
+    schedule = TransformerSchedule(CONFIG.d_model, 20)
+    for done in (0, 1):
+        recorder = fit(some, done, done + 1)
+        expected = float(schedule(done))  # counts from 0
+        assert recorder.logs["learning_rate"] == pytest.approx(expected)

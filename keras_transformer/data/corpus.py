@@ -57,7 +57,7 @@ def load_pairs(
         ValueError: if the corpus, the split or a language does not exist, if
             the two sides differ in length, or if a file is not UTF-8.
         ConnectionError: if the data must be downloaded and cannot be.
-        OSError: if the disk is full.
+        OSError: if there is no space on the disk to prepare it.
     """
     if corpus == "builtin":
         return _from_tfds(
@@ -192,11 +192,11 @@ def _from_tfds(name, split, source, target, data_dir):
             with contextlib.redirect_stdout(io.StringIO()):
                 builder.download_and_prepare()
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise OSError(
                     error.errno,
-                    f"The disk is full: {name!r} cannot be prepared. Make "
-                    "room, or name another folder by --data-dir",
+                    f"The disk is full, {name!r} cannot be prepared. Free some "
+                    "space, or name another disk with --data-dir",
                     str(builder.data_dir),
                 ) from error
             raise ConnectionError(_unreachable(name, str(error))) from error
