@@ -26,7 +26,7 @@ _SHAPE = (
     "norm_first",
     "initializer_scale",
 )
-# What is not part of the recipe of a run.
+# Options that are not part of the recipe of a run.
 _NOT_KEPT = ("out", "steps", "resume", "deterministic")
 
 

@@ -182,7 +182,7 @@ def test_logits_and_weights_are_float32_in_mixed_precision(policy):
     assert {w.dtype for w in model.weights} == {"float32"}
     full = Transformer(SMALL)
     full.set_weights(model.get_weights())
-    # Of two layers and their norms, each rounded to 8 or 11 bits. The mean
+    # Layers and norms are each rounded to 8 or 11 bits. The mean
     # error is compared: the greatest one depends on the processor's rounding.
     error = ops.std(logits - full(INPUTS)) / ops.std(full(INPUTS))
     assert (

@@ -1,4 +1,4 @@
-"""What "auto" stands for depends on the processor and the GPUs alone."""
+"""The processor and the GPUs alone decide what "auto" stands for."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What `MultiHeadAttention` shares with Keras' own layer of that name."""
+"""Takes over arguments and weights of `keras.layers.MultiHeadAttention`."""
 
 from keras import ops
 
