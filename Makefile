@@ -16,7 +16,7 @@ demo: .venv/text  ## train, export and use a model: about five minutes
 	$(BIN)/python examples/use_saved_model.py saved_models/demo/1 $(QUIETLY)
 
 test: .venv/dev  ## what has to pass before a commit lands
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # TensorFlow writes what it computes; PyTorch, beside which no TensorFlow is
 # installed, computes the same: by one thread, since all is small.

@@ -23,7 +23,7 @@ from keras_transformer.run import Recipe, start_run
 from keras_transformer.training import train
 
 
-def main(steps=150, corpus="builtin"):
+def main(steps=150, corpus="builtin", **shape):
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * 2,
@@ -38,7 +38,7 @@ def main(steps=150, corpus="builtin"):
             validate_every=min(50, steps),
             data_dir=folder,
         )
-        run = start_run(pathlib.Path(folder, "run"), "tiny", recipe)
+        run = start_run(pathlib.Path(folder, "run"), "tiny", recipe, **shape)
         train(run, steps, strategy=strategy)
         loss = read_log(run.folder)[-1]["val_loss"]
     print(f"{strategy.num_replicas_in_sync} replicas, loss {loss:.3f}")

@@ -13,6 +13,31 @@ if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
 import keras
 import pytest
 
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    # For two replicas, as a machine with two GPUs has them.
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * 2,
+    )
+
+
+# Minutes each: they begin, so that no process waits for another in the end.
+LONGEST = (
+    "test_training.py",
+    "test_without_tensorflow.py",
+    "test_examples.py",
+    "test_saved_model.py",
+    "test_command.py",
+    "test_distribution.py",
+    "test_interruption.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 @pytest.fixture(autouse=True)
 def seeded():

@@ -1,9 +1,10 @@
-"""Some steps of training, cut as the arguments say:
+"""Some steps of training, cut in any way; run as a program, those of one of
+the workers of `TF_CONFIG`:
 
-    python replicas.py FILE DEVICES PARTS [CLIPNORM]
+    python replicas.py FILE
 
-Runs on so many logical CPUs, or as one of the workers of `TF_CONFIG`, and
-writes the weights to FILE. DONE in the environment: the step to begin with.
+Its first try begins with the step of the worker's number, which is refused;
+what it says goes to the standard error, the weights after the second to FILE.
 """
 
 import os
@@ -16,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import TransformerConfig
+from keras_transformer.checkpoints import state_of
 from keras_transformer.data.batches import (
     EncodedPairs,
     evaluation_batches,
@@ -29,20 +31,13 @@ from keras_transformer.training_loop import Loop
 STEPS = 3
 
 
-def main(path, devices, parts, clipnorm=None):
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * int(devices),
-    )
-    strategy = default_strategy()
-    if int(devices) > 1:
-        strategy = tf.distribute.MirroredStrategy(
-            [f"/cpu:{i}" for i in range(int(devices))]
-        )
+def trained(strategy, parts=1, clipnorm=None, done=0):
+    """Arrays by name: the weights after `STEPS` steps, `moved`, the largest
+    change of one of them, and the last logs."""
     recipe = Recipe(
         warmup_steps=20,
         validate_every=2,
-        global_clipnorm=clipnorm and float(clipnorm),
+        global_clipnorm=clipnorm,
         dtype_policy="float32",
     )
     config = TransformerConfig(
@@ -53,27 +48,31 @@ def main(path, devices, parts, clipnorm=None):
         model = make_model(config, recipe)
     # Where a gradient is close to zero, Adam scales its rounding up to a step.
     model.optimizer.epsilon = 1e-4
-    before = [keras.ops.convert_to_numpy(w) for w in model.weights]
-    cut = cut_for(strategy, int(parts))
+    before = weights_of(model)
+    cut = cut_for(strategy, parts)
     pairs = some_pairs()
     history = keras.callbacks.History()
     Loop(model, recipe, strategy).fit(
         training_batches(pairs, 131, seed=1, cut=cut),
         evaluation_batches(pairs, 131, cut),
-        int(os.environ.get("DONE", 0)),
+        done,
         STEPS,
         keras.callbacks.CallbackList([history], model=model),
     )
-    weights = {w.path: keras.ops.convert_to_numpy(w) for w in model.weights}
-    moved = max(
-        np.abs(new - old).max()
-        for new, old in zip(weights.values(), before, strict=True)
-    )
+    weights = weights_of(model)
+    moved = max(np.abs(weights[k] - before[k]).max() for k in weights)
     logs = {
-        name: history.history[name][-1]
+        name: np.array(history.history[name][-1])
         for name in ("loss", "nll", "val_loss", "val_nll")
     }
-    np.savez(path, moved=moved, **weights, **logs)
+    return {"moved": moved, **weights, **logs}
+
+
+def weights_of(model):
+    return {
+        name: keras.ops.convert_to_numpy(variable)
+        for name, variable in state_of(model)["weights"].items()
+    }
 
 
 def some_pairs():
@@ -86,6 +85,15 @@ def some_pairs():
     return EncodedPairs(
         *(tf.ragged.constant(side, dtype=tf.int32) for side in sides)
     )
+
+
+def main(path):
+    strategy = default_strategy()
+    try:
+        trained(strategy, done=strategy.cluster_resolver.task_id)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+    np.savez(path, **trained(strategy, clipnorm=0.05))
 
 
 if __name__ == "__main__":

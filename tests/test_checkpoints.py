@@ -157,26 +157,27 @@ def test_an_error_of_the_system_is_no_damage(tmp_path, monkeypatch):
 
 
 def test_any_flipped_byte_is_found_or_harmless(tmp_path):
-    model = trained()
-    path = checkpoints.save(tmp_path, model, 1)
-    whole, expected = path.read_bytes(), everything(model)
+    path = checkpoints.save(tmp_path, trained(), 1)
+    whole, (_, expected) = path.read_bytes(), checkpoints.read(path)
     found = 0
     directory = whole.index(b"PK\x01\x02")  # names and sizes of the members
     places = [
         *range(0, directory, directory // 150),
-        *range(directory, len(whole), 3),
+        *range(directory, len(whole), 29),
     ]
     for place in places:
         data = bytearray(whole)
         data[place] ^= 1 + place % 255
         path.write_bytes(data)
         try:
-            checkpoints.restore(path, model)
-        except ValueError as error:
-            found += "damaged" in str(error)
-        for before, after in zip(expected, everything(model), strict=True):
-            np.testing.assert_array_equal(after, before)
-    assert found > 75  # the rest is names and gaps that nothing reads
+            _, arrays = checkpoints.read(path)
+        except checkpoints.DamagedCheckpointError:
+            found += 1
+            continue
+        assert arrays.keys() == expected.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, expected[name])
+    assert found > len(places) / 2  # the rest is what nothing reads
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty"])

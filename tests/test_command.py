@@ -40,7 +40,8 @@ def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
     run, model = tmp_path / "run", tmp_path / "models" / "m" / "1"
     train = ["train", "--corpus", corpus, "--vocab-size", 400]
     train += ["--tokens-per-batch", 300, "--validate-every", 2, "--out", run]
-    train += ["--test", "test"]
+    train += ["--test", "test", "--num-layers", 1, "--d-model", 22]
+    train += ["--num-heads", 2, "--d-ff", 31]
     status, _ = run_command(capsys, *train, "--steps", 2)
     assert status == 0
     status, captured = run_command(

@@ -1,8 +1,4 @@
-"""One update, however its batch is cut: replicas, parts, machines.
-
-Each case is a process of its own, since devices are set before TensorFlow
-starts.
-"""
+"""One update, however its batch is cut: replicas, parts, machines."""
 
 import json
 import os
@@ -14,64 +10,50 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from replicas import trained
 from test_interruption import command, wait_for_step
 
 from keras_transformer import checkpoints
 from keras_transformer.distribution import default_strategy
 
 PROGRAM = pathlib.Path(__file__).with_name("replicas.py")
-
-
-def start(*arguments, **environment):
-    return subprocess.Popen(
-        [sys.executable, PROGRAM, *map(str, arguments)],
-        env={**os.environ, **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finished(process):
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors[-3000:]
+CLIPNORM = 0.05
 
 
 @pytest.fixture(scope="module")
-def uncut(tmp_path_factory):
-    """Weights of one device by their clipnorm."""
-    folder = tmp_path_factory.mktemp("uncut")
-    paths = {}
-    for clip in ((), (0.05,)):
-        paths[clip] = folder / f"{len(clip)}.npz"
-        finished(start(paths[clip], 1, 1, *clip))
-    return paths
+def uncut():
+    """What one device trains, by the norm to which gradients are clipped."""
+    strategy = tf.distribute.get_strategy()
+    return {c: trained(strategy, clipnorm=c) for c in (None, CLIPNORM)}
 
 
-def assert_same(path, other, tolerance):
-    with np.load(path) as one, np.load(other) as two:
-        assert set(one) == set(two)
-        for name in one:
-            np.testing.assert_allclose(
-                two[name], one[name], atol=tolerance, rtol=0, err_msg=name
-            )
-        assert one["moved"] > 1e-3
+def assert_same(one, other, tolerance):
+    assert set(one) == set(other)
+    for name in one:
+        np.testing.assert_allclose(
+            other[name], one[name], atol=tolerance, rtol=0, err_msg=name
+        )
+    assert one["moved"] > 1e-3
 
 
 @pytest.mark.parametrize(
-    ("devices", "parts", "clip"),
-    [(2, 1, ()), (1, 3, ()), (2, 2, (0.05,))],
+    ("replicas", "parts", "clipnorm"),
+    [(2, 1, None), (1, 3, None), (2, 2, CLIPNORM)],
 )
-def test_replicas_and_parts_are_one(uncut, tmp_path, devices, parts, clip):
+def test_replicas_and_parts_are_one(uncut, replicas, parts, clipnorm):
     """Odd batches, batches of one row (so that pieces are empty), Adam,
     clipping by the norm of the summed gradient."""
-    path = tmp_path / "weights.npz"
-    finished(start(path, devices, parts, *clip))
-    assert_same(uncut[clip], path, 1e-6)
+    strategy = tf.distribute.get_strategy()
+    if replicas > 1:
+        cpus = [f"/cpu:{i}" for i in range(replicas)]
+        strategy = tf.distribute.MirroredStrategy(cpus)
+    assert_same(uncut[clipnorm], trained(strategy, parts, clipnorm), 1e-6)
 
 
 def test_clipping_clips(uncut):
-    with np.load(uncut[()]) as free, np.load(uncut[(0.05,)]) as clipped:
-        assert any(np.abs(free[k] - clipped[k]).max() > 1e-5 for k in free)
+    free, clipped = uncut[None], uncut[CLIPNORM]
+    assert any(np.abs(free[k] - clipped[k]).max() > 1e-5 for k in free)
 
 
 def two_workers():
@@ -97,30 +79,27 @@ def test_a_chief_is_refused(monkeypatch):
         default_strategy()
 
 
-def test_workers_begin_with_the_same_step(tmp_path):
-    """Both say so, instead of waiting for each other for ever."""
+def test_two_machines_are_one(uncut, tmp_path):
+    """`MultiWorkerMirroredStrategy` on loopback: the same weights on both, and
+    those of one device. Before that, workers that do not begin with the same
+    step both say so, instead of waiting for each other for ever."""
+    paths = [tmp_path / f"{i}.npz" for i in range(2)]
     processes = [
-        start(tmp_path / f"{i}.npz", 1, 1, TF_CONFIG=worker, DONE=str(i))
-        for i, worker in enumerate(two_workers())
+        subprocess.Popen(
+            [sys.executable, PROGRAM, path],
+            env={**os.environ, "TF_CONFIG": worker},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for path, worker in zip(paths, two_workers(), strict=True)
     ]
     for i, process in enumerate(processes):
         _, errors = process.communicate(timeout=300)
-        assert process.returncode == 1
+        assert process.returncode == 0, errors[-3000:]
         assert f"Received: step {i} here, 0.5 on average" in errors
-
-
-def test_two_machines_are_one(uncut, tmp_path):
-    """`MultiWorkerMirroredStrategy` on loopback: the same weights on both, and
-    those of one device."""
-    paths = [tmp_path / f"{i}.npz" for i in range(2)]
-    processes = [
-        start(path, 1, 1, 0.05, TF_CONFIG=worker)
-        for path, worker in zip(paths, two_workers(), strict=True)
-    ]
-    for process in processes:
-        finished(process)
-    assert_same(paths[0], paths[1], 0)
-    assert_same(uncut[(0.05,)], paths[0], 1e-5)
+    first, second = (dict(np.load(path)) for path in paths)
+    assert_same(first, second, 0)
+    assert_same(uncut[CLIPNORM], first, 1e-5)
 
 
 @pytest.mark.slow

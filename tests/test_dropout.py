@@ -44,6 +44,25 @@ def test_equal_seeds_drop_alike_and_every_call_anew():
     assert np.any(np.asarray(first) != dropped(0.5, (7, 11), seed=4))
 
 
+def test_each_replica_drops_its_own():
+    """Of one seed: the masks of two replicas differ, and are drawn again the
+    next time."""
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+
+    def drawn():
+        with strategy.scope():
+            layer = Dropout(0.5, seed=3)
+        found = strategy.run(
+            tf.function(lambda: layer(tf.ones(9973), training=True))
+        )
+        return np.array(strategy.experimental_local_results(found)) == 0
+
+    one, other = drawn()
+    both = np.mean(one & other)  # a quarter, where they are independent
+    assert abs(both - 0.25) < 5 * np.sqrt(0.25 * 0.75 / len(one))
+    np.testing.assert_array_equal(drawn(), [one, other])
+
+
 def test_rates_without_a_choice_and_a_shape_of_the_noise():
     x = np.ones((7, 11), "float32")
     np.testing.assert_array_equal(Dropout(0.0)(x, training=True), x)

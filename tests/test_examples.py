@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import SMALL
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
@@ -44,7 +45,7 @@ def test_two_replicas(corpus):
     """In a process of its own: devices are set before TensorFlow starts."""
     program = (
         f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
-        f"from two_replicas import main; main(3, {str(corpus)!r})"
+        f"from two_replicas import main; main(3, {str(corpus)!r}, **{SMALL})"
     )
     result = subprocess.run(
         [sys.executable, "-c", program],

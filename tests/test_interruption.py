@@ -17,7 +17,7 @@ from conftest import SMALL
 
 from keras_transformer import checkpoints
 
-STEPS = 40
+STEPS = 20
 
 # The command, with a preset that trains in seconds.
 PROGRAM = f"""

@@ -12,6 +12,7 @@ from conftest import SMALL
 from keras_transformer import callbacks as quality
 from keras_transformer import checkpoints, training
 from keras_transformer.callbacks import steps_of
+from keras_transformer.lines import translate_lines
 from keras_transformer.lock import lock
 from keras_transformer.run import open_run, start_run
 from keras_transformer.training import train
@@ -52,17 +53,19 @@ def test_a_run_has_all_it_needs(run):
     assert again.config == run.config
 
 
-@pytest.mark.parametrize("stop", [4, 6])  # at and inside an epoch
-def test_a_resumed_run_is_bitwise_the_uninterrupted_one(
-    run, recipe, tmp_path, stop
-):
-    other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
-    train(other, stop, verbose=0)
-    train(open_run(other.folder), 8, verbose=0)
-    expected, found = weights_at(run, 8), weights_at(other, 8)
+def assert_same_weights(run, other, step):
+    expected, found = weights_at(run, step), weights_at(other, step)
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(run, recipe, tmp_path):
+    """Resumed at the end of an epoch, and inside one."""
+    other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
+    for steps in (4, 6, 8):
+        train(open_run(other.folder), steps, verbose=0)
+    assert_same_weights(run, other, 8)
 
 
 def test_checkpoints_between_validations_change_nothing(run, recipe, tmp_path):
@@ -80,9 +83,7 @@ def test_checkpoints_between_validations_change_nothing(run, recipe, tmp_path):
     assert [s for s, _ in checkpoints.steps(other.checkpoints)] == [4, 6]
     train(open_run(other.folder), 8, verbose=0)
     assert [s for s, _ in checkpoints.steps(other.checkpoints)] == [4, 8]
-    expected, found = weights_at(run, 8), weights_at(other, 8)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert_same_weights(run, other, 8)
 
 
 def test_a_run_without_the_newest_settings_still_opens(run, tmp_path):
@@ -114,32 +115,28 @@ class Signal(keras.callbacks.Callback):
         self.at("validation")
 
 
-@pytest.mark.parametrize(
-    ("step", "event"),
-    [(4, "step"), (4, "validation"), (8, "translation")],
-)
 def test_a_validation_that_is_cut_short_is_done_on_resume(
-    run, recipe, tmp_path, monkeypatch, step, event
+    run, recipe, tmp_path, monkeypatch
 ):
-    """Weights, the best record and the log are those of a run in one go."""
-    sender = Signal(step, event)
-    original = quality.translate_lines
-
-    def translate(*args, **kwargs):
-        sender.at("translation")
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(quality, "translate_lines", translate)
+    """However often, and wherever: weights, the best record and the log are
+    those of a run in one go."""
     other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
-    with pytest.raises(TrainingInterrupted, match=f"after step {step};"):
-        train(other, 8, verbose=0, callbacks=[sender])
-    assert [s for s, _ in checkpoints.steps(other.checkpoints)][-1] == step
-    assert step not in quality.read_validated(other)  # it did not wait for it
+    for step, event in ((4, "step"), (4, "validation"), (8, "translation")):
+        sender = Signal(step, event)
+
+        def translate(*args, sender=sender, **kwargs):
+            sender.at("translation")
+            return translate_lines(*args, **kwargs)
+
+        monkeypatch.setattr(quality, "translate_lines", translate)
+        with pytest.raises(TrainingInterrupted, match=f"after step {step};"):
+            train(open_run(other.folder), 8, verbose=0, callbacks=[sender])
+        assert [s for s, _ in checkpoints.steps(other.checkpoints)][-1] == step
+        # It did not wait for it.
+        assert step not in quality.read_validated(other)
     train(open_run(other.folder), 8, verbose=0)
-    for number in (4, 8):
-        expected, found = weights_at(run, number), weights_at(other, number)
-        for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    for step in (4, 8):
+        assert_same_weights(run, other, step)
     assert quality.read_validated(other) == quality.read_validated(run)
     lines = [quality.read_log(each.folder) for each in (run, other)]
     for line in [*lines[0], *lines[1]]:
