@@ -41,7 +41,7 @@ def trained(strategy, parts=1, clipnorm=None, done=0):
         dtype_policy="float32",
     )
     config = TransformerConfig(
-        31, num_layers=2, d_model=22, num_heads=2, d_ff=17, dropout_rate=0.0
+        31, num_layers=1, d_model=22, num_heads=2, d_ff=17, dropout_rate=0.0
     )
     keras.utils.set_random_seed(1)
     with strategy.scope():

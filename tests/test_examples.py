@@ -93,7 +93,7 @@ def test_paper_recipes(corpus, tmp_path, capsys):
     for _ in range(2):  # the second time finds all done
         example.main("base-de", tmp_path / "run", parts=3, **small)
     out = capsys.readouterr().out
-    assert out.count('"sentences": 70') == 2
+    assert out.count('"sentences": 61') == 2
     assert "average of 2" in out
     for name, parts, expected in (
         ("base-de", 2, "gradient_accumulation_steps=2, .* has 3"),

@@ -139,14 +139,13 @@ def test_python_fresh_process_and_session_agree(run, exported, tmp_path):
     program = tmp_path / "client.py"
     program.write_text(CLIENT)
     np.savez(tmp_path / "texts.npz", *texts)
-    for way in ("load", "session"):
-        result = subprocess.run(
-            [sys.executable, "-I", program, way, exported, tmp_path],
-            check=True,
-            capture_output=True,
-            cwd=tmp_path,
-        )
-        translations, scores = json.loads(result.stdout)
+    result = subprocess.run(
+        [sys.executable, "-I", program, exported, tmp_path],
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+    )
+    for way, (translations, scores) in json.loads(result.stdout).items():
         assert [t.encode() for t in translations] == python, way
         # Of the same graph, every bit.
         np.testing.assert_array_equal(np.float32(scores), here["score"])
@@ -157,23 +156,25 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 import tensorflow_text
-way, path, folder = sys.argv[1:]
+path, folder = sys.argv[1:]
 texts = [a.item() for a in np.load(folder + "/texts.npz").values()]
-if way == "load":
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    found = serve(text=tf.constant(texts))
-    found = [found[k].numpy() for k in ("translation", "score")]
-else:
-    v1 = tf.compat.v1
-    with v1.Session(graph=tf.Graph()) as session:
-        meta = v1.saved_model.load(session, ["serve"], path)
-        signature = meta.signature_def["serving_default"]
-        found = session.run(
-            [signature.outputs[k].name for k in ("translation", "score")],
-            {signature.inputs["text"].name: texts},
-        )
+outputs = ("translation", "score")
+found = {}
+v1 = tf.compat.v1
+with v1.Session(graph=tf.Graph()) as session:
+    meta = v1.saved_model.load(session, ["serve"], path)
+    signature = meta.signature_def["serving_default"]
+    found["session"] = session.run(
+        [signature.outputs[k].name for k in outputs],
+        {signature.inputs["text"].name: texts},
+    )
+serve = tf.saved_model.load(path).signatures["serving_default"]
+result = serve(text=tf.constant(texts))
+found["load"] = [result[k].numpy() for k in outputs]
 assert "keras_transformer" not in sys.modules
-print(json.dumps([[t.decode() for t in found[0]], found[1].tolist()]))
+for way, (translations, scores) in found.items():
+    found[way] = [t.decode() for t in translations], scores.tolist()
+print(json.dumps(found))
 """
 
 

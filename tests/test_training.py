@@ -19,6 +19,15 @@ from keras_transformer.training import train
 from keras_transformer.training_loop import TrainingInterrupted
 
 
+@pytest.fixture(scope="module")
+def run(recipe, tmp_path_factory):
+    """A run of eight steps that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run = start_run(folder, "tiny", recipe, **SMALL)
+    train(run, 8, verbose=0)
+    return run
+
+
 def weights_at(run, step):
     path = dict(checkpoints.steps(run.checkpoints))[step]
     _, arrays = checkpoints.read(path)

@@ -27,6 +27,18 @@ def loop(**recipe):
     return Loop(make_model(CONFIG, recipe), recipe, strategy)
 
 
+@pytest.fixture(scope="module")
+def traced():
+    return loop()
+
+
+@pytest.fixture
+def plain(traced):
+    """A loop at its first step, with any weights: tracing one takes seconds."""
+    traced.model.optimizer.iterations.assign(0)
+    return traced
+
+
 class Recorder(keras.callbacks.Callback):
     """What happened, in order; may stop the training."""
 
@@ -67,14 +79,14 @@ def test_r_drop_is_part_of_the_loss_that_is_shown():
     for alpha in (1e-9, 50.0):
         keras.utils.set_random_seed(1)
         logs.append(fit(loop(r_drop=alpha), 0, 1).logs)
-    plain, drawn_together = logs
-    assert drawn_together["nll"] == plain["nll"]
-    assert drawn_together["loss"] > plain["loss"]
-    assert "val_loss" in plain
+    apart, drawn_together = logs
+    assert drawn_together["nll"] == apart["nll"]
+    assert drawn_together["loss"] > apart["loss"]
+    assert "val_loss" in apart
 
 
-def test_callbacks_see_what_fit_shows_them():
-    recorder = fit(loop(), 1, 5)
+def test_callbacks_see_what_fit_shows_them(plain):
+    recorder = fit(plain, 1, 5)
     assert recorder.events == [
         ("begin", 0),
         ("step", 1),
@@ -97,16 +109,15 @@ def test_callbacks_see_what_fit_shows_them():
     }
 
 
-def test_a_callback_may_stop_it():
-    some = loop()
+def test_a_callback_may_stop_it(plain):
     # All workers have to know of it: one step follows.
-    recorder = fit(some, 0, 100, stop_at=3)
+    recorder = fit(plain, 0, 100, stop_at=3)
     assert recorder.events[-2:] == [("step", 1), ("end", 1)]
-    assert int(some.model.optimizer.iterations) == 4
+    assert int(plain.model.optimizer.iterations) == 4
 
 
 @pytest.mark.parametrize("event", ["step", "end"])
-def test_a_signal_is_never_forgotten(event):
+def test_a_signal_is_never_forgotten(plain, event):
     """Within a step, and within the validation that is the last one, too."""
 
     class Sender(Recorder):
@@ -126,7 +137,7 @@ def test_a_signal_is_never_forgotten(event):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(TrainingInterrupted, match="after step 2"):
-        fit(loop(), 0, 2, recorder=Sender())
+        fit(plain, 0, 2, recorder=Sender())
 
 
 def test_evaluation_does_not_depend_on_the_batch_size():
@@ -141,26 +152,28 @@ def test_evaluation_does_not_depend_on_the_batch_size():
             assert other[name] == pytest.approx(value, abs=1e-6)
 
 
-def test_two_runs_of_a_seed_are_bitwise_the_same():
-    weights = []
-    for _ in range(2):
-        keras.utils.set_random_seed(3)
-        some = loop(seed=3)
-        fit(some, 0, 5)
-        weights.append(some.model.get_weights())
-    for one, other in zip(*weights, strict=True):
+def trained_for_twenty_steps(dtype_policy):
+    keras.utils.set_random_seed(3)
+    some = loop(seed=3, dtype_policy=dtype_policy)
+    logs = fit(some, 0, 20).logs
+    return some.model.get_weights(), logs["val_nll"]
+
+
+@pytest.fixture(scope="module")
+def in_float32():
+    return trained_for_twenty_steps("float32")
+
+
+def test_two_runs_of_a_seed_are_bitwise_the_same(in_float32):
+    again = trained_for_twenty_steps("float32")
+    for one, other in zip(in_float32[0], again[0], strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_bfloat16_learns_what_float32_learns():
-    logs = {
-        policy: fit(loop(dtype_policy=policy), 0, 20).logs
-        for policy in ("float32", "mixed_bfloat16")
-    }
-    assert logs["float32"]["val_nll"] < 3.4  # ln 31 = 3.43
-    assert logs["mixed_bfloat16"]["val_nll"] == pytest.approx(
-        logs["float32"]["val_nll"], abs=0.05
-    )
+def test_bfloat16_learns_what_float32_learns(in_float32):
+    assert in_float32[1] < 3.4  # ln 31 = 3.43
+    _, val_nll = trained_for_twenty_steps("mixed_bfloat16")
+    assert val_nll == pytest.approx(in_float32[1], abs=0.05)
 
 
 def test_a_loss_that_is_no_number_ends_training():
@@ -169,10 +182,9 @@ def test_a_loss_that_is_no_number_ends_training():
         fit(some, 0, 20)
 
 
-def test_the_learning_rate_is_that_of_the_step_just_done():
-    some = loop()
+def test_the_learning_rate_is_that_of_the_step_just_done(plain):
     schedule = TransformerSchedule(CONFIG.d_model, 20)
     for done in (0, 1):
-        recorder = fit(some, done, done + 1)
+        recorder = fit(plain, done, done + 1)
         expected = float(schedule(done))  # counts from 0
         assert recorder.logs["learning_rate"] == pytest.approx(expected)
