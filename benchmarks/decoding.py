@@ -2,6 +2,7 @@
 
     python benchmarks/decoding.py [--run RUN --lines FILE] [--batch 1 32]
         [--peer saved_model ctranslate2 ...] [--rounds 7] [--growth]
+        [--setting native | off | avx2], which stand for other processors
 
 Without --run: `base` of table 3 with random weights, a vocabulary of 32,000
 pieces, 20 pieces in and 33 out whatever they are, beam 4. With --run: the
@@ -20,7 +21,6 @@ our SavedModel alone, against the length of the sentences, the beam, the batch.
 import argparse
 import os
 import pathlib
-import platform
 import random
 import statistics
 import tempfile
@@ -28,7 +28,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from training_steps import THREADS
-from turns import cpu, megabytes, serve, start
+from turns import SETTINGS, megabytes, serve, set_up, start
 
 PIECES_IN, PIECES_OUT = 20, 33
 OUT_BEYOND = PIECES_OUT - PIECES_IN
@@ -442,6 +442,7 @@ def main():
     parser.add_argument("--lines", help="what it translates, a line each")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--peer", nargs="+", default=list(PEERS))
+    parser.add_argument("--setting", default="native", choices=SETTINGS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
@@ -453,7 +454,7 @@ def main():
     if options.prepare:
         serve(lambda: (prepare(*options.prepare), None))
         return
-    print(platform.platform(), cpu())
+    set_up(options.setting)
     with tempfile.TemporaryDirectory() as folder:
         run = options.run or ""
         (prepared,) = start({"export": [__file__, "--prepare", folder, run]})

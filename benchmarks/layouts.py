@@ -6,11 +6,8 @@
 Each variant searches with random weights (20 pieces in, 33 out, beam 4, one
 thread) in a process of its own; the variants take turns. Printed are
 milliseconds a step, medians over the rounds, and the share of the time of
-`as exported`. The settings:
-
-    native   oneDNN with all instructions of the processor
-    off      TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's own kernels
-    avx2     oneDNN with ONEDNN_MAX_CPU_ISA=AVX2
+`as exported`. The settings, in `turns.py`, stand for other processors. For
+bfloat16 TensorFlow lays out the matrices once, as our commands have it.
 """
 
 import argparse
@@ -19,15 +16,9 @@ import platform
 import statistics
 import time
 
-from decoding import BEAM, PIECES_IN, PIECES_OUT
+from decoding import BEAM, PIECES_IN, PIECES_OUT, freeze
 from training_steps import SHAPES
-from turns import cpu, serve, start
-
-SETTINGS = {
-    "native": {"TF_ENABLE_ONEDNN_OPTS": "1"},
-    "off": {"TF_ENABLE_ONEDNN_OPTS": "0"},
-    "avx2": {"TF_ENABLE_ONEDNN_OPTS": "1", "ONEDNN_MAX_CPU_ISA": "AVX2"},
-}
+from turns import SETTINGS, cpu, serve, start
 
 
 def as_exported(inference, weights):
@@ -97,6 +88,8 @@ def _change_kernels(weights, function):
 def work(name, setting, shape, dtype):
     """A variant's process: answers a batch size with seconds a step."""
     os.environ.update(SETTINGS[setting])
+    if dtype == "bfloat16":
+        freeze()
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

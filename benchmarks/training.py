@@ -2,6 +2,9 @@
 
     python benchmarks/training.py [--shape tiny base] [--dtype float32 bfloat16]
         [--peer keras_transformer torch_eager ...] [--rounds 9]
+        [--setting native | off | avx2]
+
+The settings, in `turns.py`, stand for other processors.
 
 Every peer has a process of its own, with two threads, that stays and waits;
 they are asked for a few steps in turn, round after round, so that all see the
@@ -16,12 +19,11 @@ of files, such as the libraries' code.
 """
 
 import argparse
-import platform
 import statistics
 import time
 
 from training_steps import PEERS, SHAPES, tensorflow
-from turns import cpu, megabytes, serve, start, watched
+from turns import SETTINGS, megabytes, serve, set_up, start, watched
 
 STEPS = 3  # to a round
 
@@ -121,13 +123,14 @@ def main():
     parser.add_argument("--shape", default=list(SHAPES), **several)
     parser.add_argument("--dtype", default=["float32", "bfloat16"], **several)
     parser.add_argument("--peer", default=list(PEERS), **several)
+    parser.add_argument("--setting", default="native", choices=SETTINGS)
     parser.add_argument("--rounds", default=9, type=int)
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         serve(lambda: work(*options.work))
         return
-    print(platform.platform(), cpu())
+    set_up(options.setting)
     for shape in options.shape:
         for dtype in options.dtype:
             compare(options.peer, shape, dtype, options.rounds)

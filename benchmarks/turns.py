@@ -3,12 +3,36 @@ that all see the same noise of the machine."""
 
 import contextlib
 import json
+import os
 import pathlib
+import platform
 import re
 import resource
 import subprocess
 import sys
 import threading
+
+# Processors that this one can stand for, by the environment of the peers.
+SETTINGS = {
+    # With all instructions there are, as the commands have it.
+    "native": {"TF_ENABLE_ONEDNN_OPTS": "1"},
+    # TensorFlow's own kernels: its default on processors without AVX-512.
+    "off": {"TF_ENABLE_ONEDNN_OPTS": "0"},
+    # oneDNN on a processor with AVX2 alone; the other engines likewise.
+    "avx2": {
+        "TF_ENABLE_ONEDNN_OPTS": "1",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "CT2_FORCE_CPU_ISA": "AVX2",
+    },
+}
+
+
+def set_up(setting):
+    """Sets the environment for a setting, and prints it with the machine."""
+    os.environ.update(SETTINGS[setting])
+    print(f"{platform.platform()} {cpu()}; setting: {setting}", flush=True)
 
 
 def megabytes():
