@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
-.PHONY: demo test test-torch test-slow lint format clean
+.PHONY: demo test test-torch test-slow docs lint format clean
 
 demo: .venv/text  ## train, export and use a model: about five minutes
 	@mkdir -p runs
@@ -30,6 +30,10 @@ test-torch: .venv/dev .venv-torch/done  ## the conformance suite on PyTorch
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow
 
+docs: .venv/docs  ## the documentation, in build/docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet \
+	    docs build/docs
+
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,7 +45,7 @@ format: .venv/dev
 clean:
 	rm -rf .venv .venv-torch runs build dist *.egg-info
 
-.venv/dev .venv/text: setup.py
+.venv/dev .venv/text .venv/docs: setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    "keras_transformer needs Python 3.11 or later; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

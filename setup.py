@@ -52,6 +52,7 @@ setup(
             "ruff==0.17.5",
             "pre-commit",
         ],
+        "docs": [*TEXT, "ctranslate2>=4.5", "sphinx", "myst-parser", "furo"],
     },
     entry_points={
         "console_scripts": ["keras-transformer=keras_transformer.__main__:run"]

@@ -15,6 +15,14 @@ def assert_no_leak(
 ):
     """Checks that padding, other rows and the future change nothing.
 
+    Example:
+
+    >>> from keras_transformer import EncoderLayer, PositionalEmbedding
+    >>> ids = keras.Input((None,), dtype="int32")
+    >>> x = PositionalEmbedding(vocab_size=10, d_model=8)(ids)
+    >>> model = keras.Model(ids, EncoderLayer(8, num_heads=2, d_ff=16)(x))
+    >>> assert_no_leak(model, np.array([[5, 7, 9, 2], [4, 3, 0, 0]]))
+
     - Padding: with more columns of padding, the outputs are the same.
     - Batch: each row gives the same alone as among the others.
     - Future, with `causal`: with other tokens from position t on, the

@@ -20,10 +20,13 @@ PRESETS = {
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """Everything that decides the weights' shapes and the forward pass.
+    """Describes a model: the shapes of its weights and its forward pass.
 
-    `TransformerConfig.preset("base", vocab_size=37000)` gives a column of
-    table 3; any field may be overridden by name.
+    Example:
+
+    >>> config = TransformerConfig.preset("base", vocab_size=37000)
+    >>> config.num_layers, config.d_model, config.num_heads
+    (6, 512, 8)
 
     Raises:
         ValueError: for a value out of range, an unknown preset or field.
@@ -103,7 +106,7 @@ class TransformerConfig:
 
     @classmethod
     def preset(cls, name: str, **overrides) -> "TransformerConfig":
-        """A named column of table 3 ("base", "big"), or "tiny": the small
+        """Returns a column of table 3 ("base", "big"), or "tiny": the small
         model that the literature trains on 29,000 sentence pairs."""
         if name not in PRESETS:
             raise ValueError(
@@ -114,7 +117,11 @@ class TransformerConfig:
 
     @classmethod
     def from_dict(cls, values: dict) -> "TransformerConfig":
-        """The inverse of `to_dict`; unknown keys are an error."""
+        """Returns the configuration of a dictionary that `to_dict` made.
+
+        Raises:
+            ValueError: for an unknown key.
+        """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:

@@ -17,7 +17,13 @@ from keras_transformer.sampling import greedy_search
 
 
 def length_penalty(length, alpha):
-    """((5 + n) / 6)^α of Wu et al. (2016), which the paper uses with α = 0.6.
+    """Returns ((5 + n) / 6)^α of Wu et al. (2016), which the paper uses with
+    α = 0.6.
+
+    Example:
+
+    >>> print(f"{float(length_penalty(7, 0.6)):.4f}")
+    1.5157
 
     n counts the end token and not the start token. Other systems divide by
     n^α, so values of α are not portable between systems.
@@ -38,7 +44,20 @@ def beam_search(
     prefix=None,
     keep=None,
 ):
-    """Keeps the `beam_size` most probable prefixes at each step.
+    """Finds probable sequences by beam search: section 6.1.
+
+    Keeps the `beam_size` most probable prefixes at each step.
+
+    Example:
+
+    >>> from keras import ops
+    >>> table = ops.convert_to_tensor([[0.0, 0, 0, 1, 9], [0.0, 0, 0, 9, 1]])
+    >>> def step(tokens, cache, index):  # token 4, then the end token 3
+    ...     row = ops.cast(tokens == 4, "int32")
+    ...     return ops.take(table, row, axis=0), cache
+    >>> ids, scores = beam_search(step, {}, limits=[5], beam_size=2)
+    >>> print(ops.convert_to_numpy(ids)[0, 0])
+    [4 3 0 0 0]
 
     A hypothesis is finished when its end token is among the K best
     continuations; it is scored log P / `length_penalty` and kept if it is

@@ -10,10 +10,11 @@ from keras_transformer.config import PAD
 
 
 def smoothed_cross_entropy(labels, logits, label_smoothing=0.0):
-    """Cross-entropy to (1 − ε) · one-hot(label) + ε / V, for each token.
+    """Returns the cross-entropy of each token to the smoothed label,
+    (1 − ε) · one-hot(label) + ε / V.
 
-    Computed as nll + ε · (logit of the label − mean of the logits), which is
-    the same and needs no smoothed target of size V.
+    It is computed as nll + ε · (logit of the label − mean of the logits), which
+    is the same and needs no smoothed target of size V.
 
     Args:
         labels: integer ids `(B, T)`.
@@ -33,7 +34,16 @@ def smoothed_cross_entropy(labels, logits, label_smoothing=0.0):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
-    """Section 5.4: smoothed cross-entropy, averaged over real tokens.
+    """Computes the label-smoothed cross-entropy, averaged over real tokens:
+    section 5.4.
+
+    Example:
+
+    >>> import numpy as np
+    >>> labels = np.array([[5, 3, 0]])  # id 0 is padding
+    >>> logits = np.zeros((1, 3, 8), "float32")
+    >>> print(f"{float(LabelSmoothedCrossEntropy()(labels, logits)):.4f}")
+    2.0794
 
     Padding carries no loss and no smoothing; a batch of padding alone has
     loss 0. Under a distribution strategy the mean over one replica's tokens
@@ -83,18 +93,21 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
 
 def real_tokens(labels, pad_id=PAD):
-    """1.0 at real labels, 0.0 at padding."""
+    """Returns 1.0 at real labels, 0.0 at padding."""
     return ops.cast(ops.not_equal(labels, pad_id), "float32")
 
 
 def legal_labels(labels, pad_id):
-    """Padding that is no class, such as -1, becomes one; it is not counted."""
+    """Replaces padding, which may be no class (such as -1), by class 0."""
     return ops.where(ops.equal(labels, pad_id), 0, labels)
 
 
 class TokenMetric(keras.metrics.Metric):
-    """A mean over real tokens: batches count by their tokens, so the result
-    does not depend on how the data is cut into batches."""
+    """Averages a quantity over real tokens.
+
+    Batches count by their tokens, so the result does not depend on how the data
+    is cut into batches.
+    """
 
     def __init__(self, name, pad_id=PAD, **kwargs):
         super().__init__(name=name, **kwargs)
@@ -103,7 +116,7 @@ class TokenMetric(keras.metrics.Metric):
         self.tokens = self.add_variable((), "zeros", name="tokens")
 
     def values(self, y_true, y_pred):
-        """The quantity for each token, `(B, T)`."""
+        """Returns the quantity for each token, `(B, T)`."""
         raise TypeError(
             f"{type(self).__name__} must define `values(y_true, y_pred)`."
         )
@@ -127,7 +140,23 @@ class TokenMetric(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenLoss(TokenMetric):
-    """Cross-entropy per real token, unsmoothed unless asked otherwise."""
+    """Averages the cross-entropy over real tokens.
+
+    Example:
+
+    >>> import numpy as np
+    >>> labels = np.array([[5, 3, 0]])  # id 0 is padding
+    >>> logits = np.zeros((1, 3, 8), "float32")
+    >>> metric = TokenLoss()
+    >>> metric.update_state(labels, logits)
+    >>> print(f"{float(metric.result()):.4f}")
+    2.0794
+
+    Args:
+        name: of the metric. Defaults to "nll".
+        label_smoothing: ε, section 5.4. Defaults to 0.
+        pad_id: label that is not counted. Defaults to 0.
+    """
 
     def __init__(self, name="nll", label_smoothing=0.0, **kwargs):
         super().__init__(name=name, **kwargs)
@@ -146,7 +175,20 @@ class TokenLoss(TokenMetric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(TokenLoss):
-    """exp of the cross-entropy per real token, per word piece (table 3)."""
+    """Returns exp of the cross-entropy per real token, as in table 3.
+
+    Example:
+
+    >>> import numpy as np
+    >>> labels = np.array([[5, 3, 0]])  # id 0 is padding
+    >>> logits = np.zeros((1, 3, 8), "float32")
+    >>> metric = Perplexity()
+    >>> metric.update_state(labels, logits)
+    >>> print(f"{float(metric.result()):.2f}")
+    8.00
+
+    Arguments are those of `TokenLoss`; `name` defaults to "perplexity".
+    """
 
     def __init__(self, name="perplexity", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -157,7 +199,22 @@ class Perplexity(TokenLoss):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenAccuracy(TokenMetric):
-    """Share of real tokens whose most probable class is the label."""
+    """Computes the share of real tokens whose most probable class is the label.
+
+    Example:
+
+    >>> import numpy as np
+    >>> labels = np.array([[5, 3, 0]])  # id 0 is padding
+    >>> logits = np.zeros((1, 3, 8), "float32")
+    >>> metric = TokenAccuracy()
+    >>> metric.update_state(labels, logits)
+    >>> float(metric.result())
+    0.0
+
+    Args:
+        name: of the metric. Defaults to "accuracy".
+        pad_id: label that is not counted. Defaults to 0.
+    """
 
     def __init__(self, name="accuracy", **kwargs):
         super().__init__(name=name, **kwargs)

@@ -18,9 +18,19 @@ from keras_transformer.layers.layer_normalization import LayerNormalization
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(keras.Model):
-    """Encoder and decoder over one or two vocabularies.
+    """Builds the encoder and the decoder of figure 1, over one or two
+    vocabularies.
 
-    A functional model with named parts: `source_embedding`,
+    Example:
+
+    >>> import numpy as np
+    >>> config = TransformerConfig.preset("tiny", vocab_size=100)
+    >>> model = Transformer(config)
+    >>> ids = {"source": np.array([[5, 7, 3]]), "target": np.array([[2, 9]])}
+    >>> tuple(model(ids).shape)
+    (1, 2, 100)
+
+    It is a functional model with named parts: `source_embedding`,
     `encoder_layers`, `target_embedding`, `decoder_layers`. With a shared
     vocabulary (the default) both embeddings and the projection to logits are
     one layer, section 3.4; with two, the target's embedding is the projection.
@@ -141,7 +151,7 @@ class Transformer(keras.Model):
             self.dtype_policy = dtype
 
     def encode(self, source, training=False):
-        """The memory `(B, S, D)` of source ids `(B, S)`."""
+        """Returns the memory `(B, S, D)` of source ids `(B, S)`."""
         mask = padding_mask(source, PAD)
         x = self.source_embedding(source, training=training)
         for layer in self.encoder_layers:
@@ -149,8 +159,8 @@ class Transformer(keras.Model):
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def features(self, inputs, training=False):
-        """What is projected to the logits: `(B, T, D)` for `inputs` as in a
-        call of the model."""
+        """Returns what is projected to the logits, `(B, T, D)`, for `inputs` as
+        in a call of the model."""
         source, target = inputs["source"], inputs["target"]
         source_mask = padding_mask(source, PAD)
         memory = self.encode(source, training)
@@ -166,18 +176,20 @@ class Transformer(keras.Model):
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def project_memory(self, memory):
-        """Each decoder layer's keys and values of the memory, made once."""
+        """Returns each decoder layer's keys and values of the memory, for all
+        steps."""
         return [layer.project_memory(memory) for layer in self.decoder_layers]
 
     def empty_cache(self, batch_size, length):
-        """Room for the target's keys and values in every decoder layer."""
+        """Returns caches for the target's keys and values in every decoder
+        layer."""
         return [
             layer.empty_cache(batch_size, length)
             for layer in self.decoder_layers
         ]
 
     def decode_step(self, tokens, cache, index, memory_cache, memory_mask):
-        """One step of the decoder.
+        """Runs one step of the decoder.
 
         Args:
             tokens: ids `(B·n,)` at position `index`: n beams to a sentence.

@@ -15,12 +15,8 @@ CPU_INFO = "/proc/cpuinfo"
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 MATRIX_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 # Settings of ONEDNN_MAX_CPU_ISA that hold these instructions back.
-ISAS_WITHOUT_BFLOAT16 = {
-    "SSE41",
-    "AVX",
-    "AVX2",
-    "AVX2_VNNI",
-    "AVX2_VNNI_2",
+ISAS_WITHOUT_AVX512 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"}
+ISAS_WITHOUT_BFLOAT16 = ISAS_WITHOUT_AVX512 | {
     "AVX512_CORE",
     "AVX512_CORE_VNNI",
 }
@@ -40,8 +36,12 @@ def resolve_dtype_policy(policy: str) -> str:
     "auto" becomes "mixed_bfloat16" where the GPU, or without one the
     processor, multiplies matrices in bfloat16, and "float32" elsewhere. Other
     policies are returned as they are.
+
+    Raises:
+        ValueError: see `check_half_precision`.
     """
     if policy != "auto":
+        check_half_precision(policy)
         return policy
     return "mixed_bfloat16" if computes_in_bfloat16() else "float32"
 
@@ -73,13 +73,52 @@ def computes_in_bfloat16() -> bool:
             detail.get("compute_capability", (0, 0)) >= (8, 0)
             for detail in details
         )
-    highest = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     return (
-        os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower()
-        not in ("0", "false")
-        and highest not in ISAS_WITHOUT_BFLOAT16
-        and bool(BFLOAT16_FLAGS & set(_cpu_info().get("flags", "").split()))
+        _has_onednn()
+        and _highest_isa() not in ISAS_WITHOUT_BFLOAT16
+        and bool(BFLOAT16_FLAGS & _flags())
     )
+
+
+def check_half_precision(dtype: str):
+    """Checks that matrices can be multiplied in a dtype or dtype policy.
+
+    On a processor with AVX-512, TensorFlow leaves products in half precision
+    to oneDNN. If `ONEDNN_MAX_CPU_ISA` holds AVX-512 back, oneDNN has no kernel
+    for them, and TensorFlow ends the process.
+
+    Raises:
+        ValueError: in that case, if the dtype is half precision.
+    """
+    if dtype.endswith("float16") and aborts_in_half_precision():
+        raise ValueError(
+            "TensorFlow cannot multiply matrices in half precision on this "
+            "processor while ONEDNN_MAX_CPU_ISA holds AVX-512 back. Received: "
+            f"{dtype}, ONEDNN_MAX_CPU_ISA={os.environ['ONEDNN_MAX_CPU_ISA']}. "
+            "Unset ONEDNN_MAX_CPU_ISA, or choose float32."
+        )
+
+
+def aborts_in_half_precision() -> bool:
+    """Returns whether a product in half precision would end the process."""
+    return (
+        _has_onednn()
+        and _highest_isa() in ISAS_WITHOUT_AVX512
+        and "avx512f" in _flags()
+    )
+
+
+def _has_onednn():
+    setting = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1")
+    return setting.lower() not in ("0", "false")
+
+
+def _highest_isa():
+    return os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+
+
+def _flags():
+    return set(_cpu_info().get("flags", "").split())
 
 
 def _cpu_info() -> dict[str, str]:

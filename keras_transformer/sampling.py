@@ -25,6 +25,17 @@ def greedy_search(
 ):
     """Takes the most probable token at each step.
 
+    Example:
+
+    >>> from keras import ops
+    >>> table = ops.convert_to_tensor([[0.0, 0, 0, 1, 9], [0.0, 0, 0, 9, 1]])
+    >>> def step(tokens, cache, index):  # token 4, then the end token 3
+    ...     row = ops.cast(tokens == 4, "int32")
+    ...     return ops.take(table, row, axis=0), cache
+    >>> ids, scores = greedy_search(step, {}, limits=[5])
+    >>> print(ops.convert_to_numpy(ids))
+    [[4 3 0 0 0]]
+
     Args:
         step_fn: the step function, see above.
         cache: its first cache.
@@ -63,6 +74,17 @@ def sample(
     prefix=None,
 ):
     """Draws each token from the model's distribution.
+
+    Example:
+
+    >>> from keras import ops
+    >>> table = ops.convert_to_tensor([[0.0, 0, 0, 1, 9], [0.0, 0, 0, 9, 1]])
+    >>> def step(tokens, cache, index):  # token 4, then the end token 3
+    ...     row = ops.cast(tokens == 4, "int32")
+    ...     return ops.take(table, row, axis=0), cache
+    >>> ids, scores = sample(step, {}, limits=[5], top_k=1)
+    >>> print(ops.convert_to_numpy(ids))
+    [[4 3 0 0 0]]
 
     For several samples of a sentence repeat its rows.
 

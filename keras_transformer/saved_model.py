@@ -265,6 +265,7 @@ class SavedTranslator:
                 "it was not written by `keras-transformer export`."
             )
         self.about = json.loads((self.path / ABOUT).read_text())
+        processor.check_half_precision(self.about.get("dtype", "float32"))
         if "max_length" not in self.about:
             raise ValueError(
                 f"The SavedModel in {str(path)!r} was written by an earlier "

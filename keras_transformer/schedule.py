@@ -7,7 +7,8 @@ from keras import ops
 
 
 def learning_rate(step, d_model, warmup_steps=4000):
-    """Equation 3: d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
+    """Returns the rate of equation 3, section 5.3:
+    d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
     `step` counts from 1: a float32 tensor or anything that becomes one.
     """
@@ -18,7 +19,14 @@ def learning_rate(step, d_model, warmup_steps=4000):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up, then decay with the inverse square root of the step.
+    """Warms up linearly, then decays with the inverse square root of the step:
+    section 5.3.
+
+    Example:
+
+    >>> schedule = TransformerSchedule(d_model=512, warmup_steps=4000)
+    >>> print(f"{float(schedule(3999)):.6f}")  # the peak
+    0.000699
 
     Keras passes the number of updates done, 0 at the first, so equation 3 is
     read at `step + 1`. The peak, at `warmup_steps`, is

@@ -57,35 +57,35 @@ def symbolic(x):
     return keras.KerasTensor((None, *x.shape[1:]), dtype=dtype)
 
 
-def announcements():
+def announcements(policy):
     """A layer, its arguments, and its options, in every combination."""
     x, memory = random(B, T, D), random(B, S, D)
     for scores in (False, True):
         options = {"return_attention_scores": scores}
-        for policy in ("float32", "mixed_bfloat16"):
-            attention = MultiHeadAttention(H, 3, 5, dtype=policy)
-            attention.build(x.shape, memory.shape)
-            encoder = EncoderLayer(D, H, F, dtype=policy)
-            encoder.build(x.shape)
-            decoder = DecoderLayer(D, H, F, dtype=policy)
-            decoder.build(x.shape, memory.shape)
-            cached = {"cache_index": 1}
-            yield attention, (x, memory), options
-            cache = {"cache": attention.empty_cache(B, 7), **cached}
-            yield attention, (x, x), {**options, **cache}
-            read_only = {"cache": attention.project(memory)}
-            yield attention, (random(3 * B, T, D),), {**options, **read_only}
-            yield encoder, (x,), options
-            cache = {"cache": encoder.empty_cache(B, 7), **cached}
-            yield encoder, (x,), {**options, **cache}
-            yield decoder, (x, memory), options
-            cache = {"cache": decoder.empty_cache(B, 7), **cached}
-            read_only = {"memory_cache": decoder.project_memory(memory)}
-            yield decoder, (x,), {**options, **cache, **read_only}
+        attention = MultiHeadAttention(H, 3, 5, dtype=policy)
+        attention.build(x.shape, memory.shape)
+        encoder = EncoderLayer(D, H, F, dtype=policy)
+        encoder.build(x.shape)
+        decoder = DecoderLayer(D, H, F, dtype=policy)
+        decoder.build(x.shape, memory.shape)
+        cached = {"cache_index": 1}
+        yield attention, (x, memory), options
+        cache = {"cache": attention.empty_cache(B, 7), **cached}
+        yield attention, (x, x), {**options, **cache}
+        read_only = {"cache": attention.project(memory)}
+        yield attention, (random(3 * B, T, D),), {**options, **read_only}
+        yield encoder, (x,), options
+        cache = {"cache": encoder.empty_cache(B, 7), **cached}
+        yield encoder, (x,), {**options, **cache}
+        yield decoder, (x, memory), options
+        cache = {"cache": decoder.empty_cache(B, 7), **cached}
+        read_only = {"memory_cache": decoder.project_memory(memory)}
+        yield decoder, (x,), {**options, **cache, **read_only}
 
 
-def test_every_output_is_announced_as_it_comes():
-    for layer, inputs, options in announcements():
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_every_output_is_announced_as_it_comes(policy):
+    for layer, inputs, options in announcements(policy):
         announced = layer.compute_output_spec(
             *map(symbolic, inputs),
             **{name: symbolic(value) for name, value in options.items()},

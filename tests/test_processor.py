@@ -62,8 +62,38 @@ def test_auto_is_bfloat16_where_it_is_computed(
     policy = "mixed_bfloat16" if expected else "float32"
     assert processor.resolve_dtype_policy("auto") == policy
     assert processor.resolve_dtype("auto") == policy.removeprefix("mixed_")
-    for given in ("float32", "mixed_bfloat16"):
-        assert processor.resolve_dtype_policy(given) == given
+    assert processor.resolve_dtype_policy("float32") == "float32"
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings", "expected"),
+    [
+        (WITH_BFLOAT16, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, True),
+        ("avx2 avx512f", {"ONEDNN_MAX_CPU_ISA": "avx2"}, True),
+        (WITH_BFLOAT16, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, False),
+        (PLAIN, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, False),
+        (
+            WITH_BFLOAT16,
+            {"ONEDNN_MAX_CPU_ISA": "AVX2", "TF_ENABLE_ONEDNN_OPTS": "0"},
+            False,
+        ),
+        (WITH_BFLOAT16, {}, False),
+    ],
+)
+def test_a_product_that_would_end_the_process_is_refused(
+    machine, recipe, tmp_path, flags, settings, expected
+):
+    machine(flags, settings)
+    assert processor.aborts_in_half_precision() is expected
+    if expected:
+        asked = dataclasses.replace(recipe, dtype_policy="mixed_bfloat16")
+        message = r"mixed_bfloat16, ONEDNN_MAX_CPU_ISA=(?i:avx2)\. Unset"
+        with pytest.raises(ValueError, match=message):
+            start_run(tmp_path / "run", "tiny", asked, **SMALL)
+    else:
+        asked = "mixed_bfloat16"
+        assert processor.resolve_dtype_policy(asked) == asked
+    processor.check_half_precision("float32")
 
 
 def test_a_system_without_cpuinfo_computes_in_float32(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""What the README says can be done, is done."""
+"""What README and guides say can be done, is done."""
 
 import pathlib
 import re
@@ -6,32 +6,59 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def test_the_code_runs_from_top_to_bottom(exported):
-    assert len(BLOCKS) == 5
+def blocks(page, language=""):
+    """The blocks of code of a page, each with what is before it."""
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$",
+        page.read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+
+
+@each_page
+def test_python_runs_from_top_to_bottom(page, exported):
     names = {}
-    for block in BLOCKS:
+    for block in blocks(page, "python"):
         block = block.replace("saved_models/demo/1", str(exported))
-        exec(compile(block, "README.md", "exec"), names)
+        exec(compile(block, page.name, "exec"), names)
 
 
-def test_every_file_it_names_is_there():
-    rooms = ("", "keras_transformer", "tests", "examples")
-    for name in set(re.findall(r"`([\w/]+\.py)`", README)):
-        places = [ROOT / room / name for room in rooms]
-        places.append(ROOT / "keras_transformer/layers" / name)
-        assert any(place.is_file() for place in places), name
+def test_there_is_python_to_run():
+    assert sum(len(blocks(page, "python")) for page in PAGES) >= 8
 
 
-def test_every_option_it_names_is_there():
+@each_page
+def test_every_file_it_names_is_there(page):
+    rooms = ("", "keras_transformer", "keras_transformer/layers")
+    rooms += ("keras_transformer/data", "tests", "examples", "benchmarks")
+    for name in set(
+        re.findall(r"`([\w/]+\.(?:py|txt|yaml))`", page.read_text())
+    ):
+        made = name.startswith(("train.", "validation.", "log."))
+        assert made or any((ROOT / room / name).is_file() for room in rooms), (
+            name
+        )
+
+
+@each_page
+def test_every_page_it_links_to_is_there(page):
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), link
+
+
+@each_page
+def test_every_option_it_names_is_there(page):
     from keras_transformer.__main__ import parser
 
     commands = parser()._subparsers._group_actions[0].choices
-    usage = re.search(r"(keras-transformer train .*?)```", README, re.DOTALL)[1]
-    for line in re.split(r"\n(?=keras-transformer)", usage):
+    text = "".join(blocks(page)).replace("\\\n", " ")
+    for line in re.findall(r"^keras-transformer .*", text, re.MULTILINE):
         name = line.split()[1]
         for option in re.findall(r"--[\w-]+", line):
             assert option in commands[name]._option_string_actions, option
@@ -39,12 +66,17 @@ def test_every_option_it_names_is_there():
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])
 def test_the_first_screen_has_two_commands_and_a_result(command):
-    first_screen = "\n".join(README.split("\n")[:30])
+    first_screen = "\n".join(README.read_text().split("\n")[:30])
     assert command in first_screen
     assert re.search(r"BLEU.*\d\d\.\d", first_screen)
+    assert "```python" in first_screen
     target = command.split()[1]
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 150
 
 
 def test_ci_runs_the_test_command():

@@ -15,13 +15,24 @@ from keras_transformer.layers.residual_layer import ResidualLayer
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderLayer(ResidualLayer):
-    """Causal self-attention, attention to the memory, feed-forward network.
+    """Applies causal self-attention, attention to the memory and the
+    feed-forward network, each with a residual: section 3.1.
 
     x = LayerNorm(x + Dropout(CausalSelfAttention(x)))
+
     x = LayerNorm(x + Dropout(CrossAttention(x, memory)))
+
     x = LayerNorm(x + Dropout(FFN(x)))
 
     Constructor arguments are those of `EncoderLayer`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = DecoderLayer(d_model=16, num_heads=2, d_ff=32)
+    >>> target, memory = np.ones((3, 5, 16)), np.ones((3, 7, 16))
+    >>> tuple(layer(target, memory).shape)
+    (3, 5, 16)
 
     Call arguments:
         x: `(B, T, D)`, the target.
@@ -76,11 +87,12 @@ class DecoderLayer(ResidualLayer):
             layer.build(x_shape)
 
     def empty_cache(self, batch_size, length):
-        """Room for the target's keys and values at `length` positions."""
+        """Returns a cache for the target's keys and values at `length`
+        positions."""
         return self.self_attention.empty_cache(batch_size, length)
 
     def project_memory(self, memory):
-        """The memory's keys and values, projected once for all steps."""
+        """Returns the memory's keys and values, for all steps."""
         return self.cross_attention.project(memory)
 
     def compute_output_spec(self, *args, **kwargs):

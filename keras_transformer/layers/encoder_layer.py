@@ -15,12 +15,22 @@ from keras_transformer.layers.residual_layer import ResidualLayer
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderLayer(ResidualLayer):
-    """Self-attention, then the feed-forward network, each with a residual.
+    """Applies self-attention, then the feed-forward network, each with a
+    residual: section 3.1.
 
     x = LayerNorm(x + Dropout(SelfAttention(x)))
+
     x = LayerNorm(x + Dropout(FFN(x)))
 
-    Under `use_causal_mask` this is also the layer of a decoder-only model.
+    With `use_causal_mask` it is also the layer of a decoder-only model.
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = EncoderLayer(d_model=16, num_heads=2, d_ff=32)
+    >>> mask = np.array([[True, True, True], [True, False, False]])
+    >>> tuple(layer(np.ones((2, 3, 16)), mask=mask).shape)
+    (2, 3, 16)
 
     Args:
         d_model: D, width of input and output.
@@ -84,7 +94,7 @@ class EncoderLayer(ResidualLayer):
             layer.build(x_shape)
 
     def empty_cache(self, batch_size, length):
-        """Room for the keys and values of `length` positions."""
+        """Returns a cache for the keys and values of `length` positions."""
         return self.self_attention.empty_cache(batch_size, length)
 
     def compute_output_spec(self, *args, **kwargs):

@@ -7,10 +7,18 @@ from keras_transformer.layers.dropout import Dropout
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
-    """Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2.
+    """Applies two dense layers to each position: section 3.3.
 
-    W_1 has shape `(D, d_ff)`, W_2 `(d_ff, D)`. No residual and no
-    normalisation: these belong to the layer around it.
+    Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2. W_1 has shape
+    `(D, d_ff)`, W_2 `(d_ff, D)`. The residual and the normalisation belong to
+    the layer around it.
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = FeedForward(d_model=16, d_ff=32)
+    >>> tuple(layer(np.ones((3, 5, 16))).shape)
+    (3, 5, 16)
 
     Args:
         d_model: D, width of the output.

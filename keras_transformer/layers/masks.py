@@ -13,9 +13,12 @@ LOWEST = -1.7e38
 def padding_mask(token_ids, pad_id=0):
     """Marks the real tokens.
 
-    ```
-    padding_mask([[7, 5, 3, 0, 0]])  ->  [[1 1 1 0 0]]
-    ```
+    Example:
+
+    >>> from keras import ops
+    >>> mask = padding_mask(ops.convert_to_tensor([[7, 5, 3, 0, 0]]))
+    >>> print(ops.convert_to_numpy(mask))
+    [[ True  True  True False False]]
 
     Args:
         token_ids: integer tensor of shape `(B, S)`.
@@ -28,22 +31,25 @@ def padding_mask(token_ids, pad_id=0):
 
 
 def causal_mask(query_length, key_length=None, offset=0):
-    """Hides the future: section 3.1, "prevent positions from attending to
-    subsequent positions".
+    """Returns a mask that hides later positions: section 3.1, "prevent
+    positions from attending to subsequent positions".
 
-    ```
-    causal_mask(4)            causal_mask(2, 5, offset=2)
-      1 0 0 0                   1 1 1 0 0
-      1 1 0 0                   1 1 1 1 0
-      1 1 1 0
-      1 1 1 1
-    ```
+    Example:
+
+    >>> from keras import ops
+    >>> print(ops.convert_to_numpy(causal_mask(3))[0].astype(int))
+    [[1 0 0]
+     [1 1 0]
+     [1 1 1]]
+    >>> print(ops.convert_to_numpy(causal_mask(2, 5, offset=2))[0].astype(int))
+    [[1 1 1 0 0]
+     [1 1 1 1 0]]
 
     Args:
         query_length: T, an integer or scalar tensor.
         key_length: S. Defaults to `query_length`.
-        offset: the position of the first query among the keys; what a
-            decoder that works step by step has already produced.
+        offset: the position of the first query among the keys. A decoder that
+            works step by step passes the number of tokens it has produced.
 
     Returns:
         Boolean tensor of shape `(1, T, S)`.

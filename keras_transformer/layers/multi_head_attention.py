@@ -40,20 +40,28 @@ SERIALIZED = {
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MultiHeadAttention(keras.layers.Layer):
-    """MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O, section 3.2.2.
+    """Attends with several heads at once: section 3.2.2.
 
-    head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
+    MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O with
+    head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+
+    Example:
+
+    >>> layer = MultiHeadAttention(num_heads=2, key_dim=8)
+    >>> query, memory = keras.ops.ones((3, 5, 16)), keras.ops.ones((3, 7, 16))
+    >>> tuple(layer(query, memory).shape)
+    (3, 5, 16)
 
     The weights are W^Q and W^K of shape `(D, H·d_k)`, W^V `(D, H·d_v)` and W^O
     `(H·d_v, D)`, with a bias each. Arguments have the names and the order of
     `keras.layers.MultiHeadAttention`, so that swapping one for the other is
-    one import, and `from_keras` takes over the weights. Relative to that
-    layer: a row that may attend to nothing
-    gives zeros on every path, masks are read and never removed from the
-    inputs, scores and softmax are in float32, and kernels are stored as
-    matrices, so that Glorot initialisation sees the true fan-in. Inputs have
-    rank 3. `attention_axes`, `sliding_window`, `flash_attention` and `use_gate`
-    are accepted at their default values only.
+    one import, and `from_keras` takes over the weights. It differs from that
+    layer in these points: a row that may attend to nothing gives zeros on every
+    path; masks are read and never removed from the inputs; scores and softmax
+    are in float32; kernels are stored as matrices, so that Glorot
+    initialisation sees the true fan-in. Inputs have rank 3. `attention_axes`,
+    `sliding_window`, `flash_attention` and `use_gate` are accepted at their
+    default values only.
 
     Args:
         num_heads: H.
@@ -79,11 +87,10 @@ class MultiHeadAttention(keras.layers.Layer):
         use_causal_mask: hide later keys from each query.
         cache: a dictionary of `key` `(B, H, S, d_k)` and `value`
             `(B, H, S, d_v)`. With `cache_index` the new keys and values are
-            written there, the queries see what is at or before them (padding
-            masks are not read), and the new cache is returned last. Without
-            it the cache is read as it is, see `project`; the batch of `query`
-            may then be a multiple of the cache's: queries of one row (beams)
-            share its keys uncopied.
+            written there, queries attend to positions up to their own (padding
+            masks are not read), and the new cache is returned last. Without it
+            the cache is only read, see `project`; `query` may then have several
+            rows (beams) for each row of the cache.
         cache_index: scalar, position of the first query in the cache.
         training: whether dropout is on.
 
@@ -92,9 +99,8 @@ class MultiHeadAttention(keras.layers.Layer):
         updated cache.
 
     Raises:
-        ValueError: for a dimension that is not positive, an argument of Keras'
-            layer that is not supported, inputs or masks of another rank, a
-            missing `value`, or a cache without room.
+        ValueError: for dimensions that are not positive, unsupported arguments,
+            inputs or masks of another rank, a missing `value`, a full cache.
     """
 
     def __init__(
@@ -206,7 +212,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.weight_dropout.build(query_shape)
 
     def _split_heads(self, x, width):
-        """`(B, T, H·K)` to `(B, H, T, K)`."""
+        """Reshapes `(B, T, H·K)` to `(B, H, T, K)`."""
         batch, length = ops.shape(x)[:2]
         x = ops.reshape(x, (batch, length, self.num_heads, width))
         return ops.swapaxes(x, 1, 2)
@@ -222,7 +228,7 @@ class MultiHeadAttention(keras.layers.Layer):
         }
 
     def empty_cache(self, batch_size, length):
-        """A cache of zeros with room for `length` positions."""
+        """Returns a cache of zeros with room for `length` positions."""
 
         def room(width):
             shape = (batch_size, self.num_heads, length, width)

@@ -12,7 +12,8 @@ from keras_transformer.layers.dropout import Dropout
 
 
 def positional_encoding(positions, d_model, dtype="float32"):
-    """Section 3.5: sine on even, cosine on odd dimensions, interleaved.
+    """Returns the encoding of section 3.5: sine on even, cosine on odd
+    dimensions, interleaved.
 
     PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))
     PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
@@ -37,12 +38,20 @@ def positional_encoding(positions, d_model, dtype="float32"):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionalEmbedding(keras.layers.Layer):
-    """Dropout(E[ids] · √d_model + PE), and back: x Eᵀ.
+    """Embeds ids and adds their positions: sections 3.4 and 3.5.
 
-    The table E of shape `(V, D)` serves as embedding and, called with
-    `reverse=True`, as the pre-softmax projection ("we share the same weight
-    matrix", section 3.4). E starts normal with standard deviation
+    Returns Dropout(E[ids] · √d_model + PE). With `reverse=True` the same table
+    E of shape `(V, D)` is the pre-softmax projection x Eᵀ ("we share the same
+    weight matrix", section 3.4). E starts normal with standard deviation
     D^-0.5, so that scaled embeddings and logits both have unit variance.
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = PositionalEmbedding(vocab_size=100, d_model=16)
+    >>> x = layer(np.array([[5, 7, 9], [4, 3, 0]]))  # id 0 is padding
+    >>> tuple(x.shape), tuple(layer(x, reverse=True).shape)
+    ((2, 3, 16), (2, 3, 100))
 
     Args:
         vocab_size: V.
