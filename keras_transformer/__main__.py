@@ -8,7 +8,8 @@ import sys
 import warnings
 
 from keras_transformer import chatter
-from keras_transformer.arguments import parser
+from keras_transformer.arguments import BATCH_SIZE, parser
+from keras_transformer.recipe import Recipe
 from keras_transformer.standard_streams import (
     chunks_of_lines,
     show,
@@ -28,12 +29,12 @@ def run() -> int:
 def main(arguments=None) -> int:
     """Runs the command; an expected error is one line and exit status 1."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = parser().parse_args(arguments)
-    options.given = {a.split("=")[0] for a in arguments if a.startswith("--")}
+    given = vars(parser().parse_args(arguments))
+    command = given.pop("command")
     try:
-        if options.command in ("average", "export"):  # train checks itself
+        if command in ("average", "export"):  # train checks itself
             _require_tensorflow()
-        COMMANDS[options.command](options)
+        COMMANDS[command](given)
     except ImportError as error:
         if os.environ.get(chatter.DEBUG):
             raise
@@ -93,70 +94,69 @@ def _require_tensorflow():
         )
 
 
-def train(options):
+def train(given):
     from keras_transformer import distribution, training
     from keras_transformer.run_options import run_of
 
-    if options.deterministic:
+    if "deterministic" in given:
         import tensorflow as tf
 
         tf.config.experimental.enable_op_determinism()
     strategy = distribution.default_strategy()
     worker, _ = distribution.worker_of(strategy)
-    run = run_of(options, worker)
-    training.train(
-        run, options.steps if "--steps" in options.given else None, strategy
-    )
+    run = run_of(given, worker)
+    training.train(run, given.get("steps"), strategy)
     if worker == 0:
         print(
-            f"Trained {options.out}. Next: keras-transformer export "
-            f"{options.out} saved_models/NAME/1"
+            f"Trained {run.folder}. Next: keras-transformer export "
+            f"{run.folder} saved_models/NAME/1"
         )
 
 
-def average(options):
+def average(given):
     from keras_transformer.averaging import choose_weights
     from keras_transformer.run import open_run
 
-    choose_weights(open_run(options.folder), options.last)
+    choose_weights(open_run(given["folder"]), given.get("last"))
 
 
-def export(options):
+def export(given):
     from keras_transformer.run import open_run
 
-    ours = {"--beam-size", "--alpha", "--dtype"}
-    foreign = ours if options.format == "ctranslate2" else {"--quantization"}
-    _refuse(options, foreign, f"--format {options.format}")
-    if options.format == "ctranslate2":
+    name = given.get("format", "saved_model")
+    ours = {"beam_size", "alpha", "dtype"}
+    foreign = ours if name == "ctranslate2" else {"quantization"}
+    _refuse(given, foreign, f"--format {name}")
+    if name == "ctranslate2":
         from keras_transformer.interop import ctranslate2
 
         path = ctranslate2.export(
-            open_run(options.folder), options.path, options.quantization
+            open_run(given["folder"]), given["path"], given.get("quantization")
         )
     else:
         from keras_transformer import processor, saved_model
         from keras_transformer.translator import SearchSettings
 
-        settings = SearchSettings(options.beam_size, options.alpha)
-        dtype = processor.resolve_dtype(options.dtype)
+        settings = SearchSettings(**_search(given))
+        dtype = processor.resolve_dtype(given.get("dtype", "auto"))
         path = saved_model.export(
-            open_run(options.folder), options.path, settings, dtype
+            open_run(given["folder"]), given["path"], settings, dtype
         )
         print(f"The matrices are in {dtype}.")
     print(f"Exported {path}")
 
 
-def translate(options):
+def translate(given):
     from keras_transformer.lines import translate_lines
 
-    if options.explain:
-        ours = {"--beam-size", "--alpha", "--batch-size"}
-        _refuse(options, ours, "--explain")
-        _explain(_exported(options.path), options.explain)
+    if "explain" in given:
+        _refuse(given, {"beam_size", "alpha", "batch_size"}, "--explain")
+        _explain(_exported(given["path"]), given["explain"])
         return
-    workers = _workers(options)
-    model = _exported(options.path)
-    function = _function(model, options)
+    batch_size = given.get("batch_size", BATCH_SIZE)
+    workers = _workers(batch_size)
+    model = _exported(given["path"])
+    function = _function(model, given)
     shows = sys.stderr.isatty() and not sys.stdout.isatty()
     before = 0
 
@@ -167,7 +167,7 @@ def translate(options):
     # Enough lines to sort by length, and memory stays bounded.
     for lines in chunks_of_lines(standard_input(), 4096):
         for line in translate_lines(
-            function, lines, options.batch_size, progress, workers
+            function, lines, batch_size, progress, workers
         ):
             write_line(line)
         sys.stdout.flush()
@@ -176,12 +176,18 @@ def translate(options):
         show(f"{before:,} lines", end="\n")
 
 
-def _refuse(options, names, where):
+def _search(given):
+    """The settings of the search that were given."""
+    return {k: given[k] for k in ("beam_size", "alpha") if k in given}
+
+
+def _refuse(given, names, where):
     """Raises a `ValueError` if an option was given that does not apply."""
-    if refused := sorted(options.given & names):
+    if refused := sorted(given.keys() & names):
+        options = [f"--{name.replace('_', '-')}" for name in refused]
         raise ValueError(
             f"`{where}` has no use for some options. Received: "
-            f"{', '.join(refused)}. Leave them out."
+            f"{', '.join(options)}. Leave them out."
         )
 
 
@@ -204,22 +210,24 @@ def _explain(model, path):
     )
 
 
-def evaluate(options):
+def evaluate(given):
     from keras_transformer import evaluation
     from keras_transformer.data.corpus import read_lines
     from keras_transformer.lines import translate_lines
 
-    evaluation.check_tokenizer(options.tokenize)
-    sources = read_lines(options.source)
-    references = read_lines(options.reference)
+    tokenizer = given.get("tokenize", Recipe.bleu_tokenizer)
+    evaluation.check_tokenizer(tokenizer)
+    sources = read_lines(given["source"])
+    references = read_lines(given["reference"])
     if len(sources) != len(references) or not sources:
         raise ValueError(
             "Source and reference must have the same number of lines. "
-            f"Received: {len(sources)} in {options.source!r}, "
-            f"{len(references)} in {options.reference!r}."
+            f"Received: {len(sources)} in {given['source']!r}, "
+            f"{len(references)} in {given['reference']!r}."
         )
-    workers = _workers(options)
-    model = _exported(options.path)
+    batch_size = given.get("batch_size", BATCH_SIZE)
+    workers = _workers(batch_size)
+    model = _exported(given["path"])
     progress = None
     if sys.stderr.isatty():
 
@@ -228,22 +236,18 @@ def evaluate(options):
             show(f"{done:,} of {len(sources):,} lines", end)
 
     hypotheses = translate_lines(
-        _function(model, options),
+        _function(model, given),
         sources,
-        options.batch_size,
+        batch_size,
         progress,
         workers,
     )
-    search = dict(model.about["search"])
-    for name in ("beam_size", "alpha"):
-        if getattr(options, name) is not None:
-            search[name] = getattr(options, name)
     result = {
-        **evaluation.score(hypotheses, references, options.tokenize),
-        "source": os.path.basename(options.source),
-        "reference": os.path.basename(options.reference),
+        **evaluation.score(hypotheses, references, tokenizer),
+        "source": os.path.basename(given["source"]),
+        "reference": os.path.basename(given["reference"]),
         "model": model.about["signature"],
-        "search": search,
+        "search": model.about["search"] | _search(given),
     }
     print(json.dumps(result), flush=True)
     try:
@@ -252,16 +256,16 @@ def evaluate(options):
         warnings.warn(f"The result is not stored: {error}", stacklevel=2)
 
 
-def _workers(options):
-    """How many threads translate, and sets that the operations of each have as
-    many threads as there are cores for it: two that have one each take two
-    thirds of the time of one that has two. To be called before a model is
-    loaded, since TensorFlow makes its threads then."""
+def _workers(batch_size):
+    """Chooses the number of translation threads and caps TensorFlow's threads
+    per operation: two threads that use one core each take two thirds of the
+    time of one that uses both. To be called before a model is loaded, since
+    TensorFlow makes its threads then."""
     import tensorflow as tf
 
     cores = os.cpu_count() or 1
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
-    workers = 1 if on_gpu else min(cores, options.batch_size // LEAST_SHARE)
+    workers = 1 if on_gpu else min(cores, batch_size // LEAST_SHARE)
     workers = max(workers, 1)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(cores // workers))
     return workers
@@ -271,18 +275,17 @@ def _exported(path):
     from keras_transformer.saved_model import SavedTranslator
 
     model = SavedTranslator(path)
-    # Matrices are laid out once, not at every product: for processes that do
-    # not train. In float32 the layout depends on the number of rows, and the
-    # one that was kept is the wrong one for other batches.
+    # TensorFlow lays out each matrix once, not at every product, which is wrong
+    # only in processes that train. In float32 the layout depends on the number
+    # of rows, and the one that was kept is the wrong one for other batches.
     if model.about["dtype"] == "bfloat16":
         os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     return model
 
 
-def _function(model, options):
-    if options.beam_size is None and options.alpha is None:
-        return model.translate
-    return model.searched_with(options.beam_size, options.alpha)
+def _function(model, given):
+    search = _search(given)
+    return model.searched_with(**search) if search else model.translate
 
 
 LEAST_SHARE = 16  # lines that are worth a thread

@@ -1,22 +1,21 @@
 """The command line of `keras-transformer`; nothing heavy is imported."""
 
 import argparse
+import dataclasses
+import typing
 
-from keras_transformer.config import PRESETS
-from keras_transformer.processor import DTYPE_POLICIES, DTYPES
+from keras_transformer.config import PRESETS, TransformerConfig
+from keras_transformer.processor import DTYPES
+from keras_transformer.recipe import Recipe
 
-
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults, but not of options that have none."""
-
-    def _get_help_string(self, action):
-        if action.default in (None, False):
-            return action.help
-        return super()._get_help_string(action)
+BATCH_SIZE = 64
+DEFAULT_PRESET = "tiny"
+METAVARS = {int: "N", float: "X"}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; TensorFlow is not imported for it."""
+    """Returns the parser. Its result has only the options that were given:
+    defaults are where the options are used."""
     top = argparse.ArgumentParser(
         prog="keras-transformer",
         description='The Transformer of "Attention Is All You Need".',
@@ -28,149 +27,40 @@ def parser() -> argparse.ArgumentParser:
             name,
             help=help,
             description=help,
-            formatter_class=_Help,
+            argument_default=argparse.SUPPRESS,
             allow_abbrev=False,
         )
         sub.set_defaults(command=name)
         return sub
 
     sub = command("train", "Learn a vocabulary and train a model.")
-    sub.add_argument(
-        "--corpus",
-        default="builtin",
-        help="builtin, tfds:NAME, or a folder with SPLIT.LANGUAGE[.gz] files",
-    )
-    sub.add_argument("--source", default="en", help="source language")
-    sub.add_argument("--target", default="de", help="target language")
-    split = {"metavar": "SPLIT"}
-    sub.add_argument("--train", default="train", help="learned from", **split)
-    sub.add_argument(
-        "--validation",
-        default="validation",
-        help="scored along the way",
-        **split,
-    )
-    sub.add_argument("--test", help="scored at the end", **split)
-    sub.add_argument("--data-dir", help="where TensorFlow Datasets keeps files")
-    sub.add_argument(
-        "--preset", default="tiny", help=f"one of {', '.join(PRESETS)}"
-    )
-    sub.add_argument("--steps", type=int, default=100_000, help="updates")
     sub.add_argument("--out", required=True, help="folder of the run")
     sub.add_argument(
-        "--resume", action="store_true", help="go on with --out, or start it"
+        "--resume", action="store_true", help="resume the run, or start it"
     )
     sub.add_argument(
         "--deterministic",
         action="store_true",
-        help="bitwise repeatable on GPUs too, and slower there",
-    )
-    number = {"metavar": "N", "type": int}
-    for field in ("num-layers", "d-model", "num-heads", "d-ff"):
-        sub.add_argument(f"--{field}", **number, help="default: the preset's")
-    sub.add_argument("--vocab-size", default=8000, **number, help="word pieces")
-    sub.add_argument(
-        "--separate-vocabularies", action="store_true", help="one for each side"
+        help="repeat bit for bit on GPUs, too; slower there",
     )
     sub.add_argument(
-        "--initial-run",
-        metavar="RUN",
-        help="whose vocabulary and weights to begin with, to fine-tune them",
+        "--preset",
+        metavar="NAME",
+        help=f"shape of the model, one of {', '.join(PRESETS)} "
+        f"(default: {DEFAULT_PRESET})",
     )
-    sub.add_argument("--max-length", default=256, **number, help="word pieces")
-    sub.add_argument(
-        "--tokens-per-batch", default=4096, **number, help="on each side"
-    )
-    sub.add_argument(
-        "--warmup-steps", default=4000, **number, help="section 5.3"
-    )
-    sub.add_argument(
-        "--learning-rate-scale", default=1.0, type=float, help="on equation 3"
-    )
-    sub.add_argument(
-        "--global-clipnorm", type=float, metavar="X", help="of the gradient"
-    )
-    sub.add_argument(
-        "--gradient-accumulation-steps",
-        default=1,
-        **number,
-        help="parts of a batch that follow one another, for less memory",
-    )
-    sub.add_argument(
-        "--dtype-policy",
-        default="auto",
-        choices=DTYPE_POLICIES,
-        help="of the computation; weights stay float32; auto: mixed_bfloat16 "
-        "where the processor or GPU multiplies in it",
-    )
-    sub.add_argument(
-        "--bleu-tokenizer",
-        default="13a",
-        help='sacreBLEU\'s, of the validation; "none" for text in tokens',
-    )
-    sub.add_argument(
-        "--patience", **number, help="validations without a better BLEU"
-    )
-    sub.add_argument(
-        "--average-checkpoints",
-        default=5,
-        **number,
-        help="the last, at the end",
-    )
-    sub.add_argument("--label-smoothing", default=0.1, type=float, help="ε")
-    sub.add_argument("--dropout-rate", type=float, help="default: the preset's")
-    for site in ("attention", "activation"):
-        sub.add_argument(
-            f"--{site}-dropout-rate",
-            type=float,
-            metavar="P",
-            help="default: 0, as in the paper",
-        )
-    sub.add_argument(
-        "--r-drop",
-        default=0.0,
-        type=float,
-        metavar="ALPHA",
-        help="every batch twice, under other dropout, and the two predictions "
-        "drawn together: 5 in R-Drop's paper; twice the work and memory",
-    )
-    sub.add_argument(
-        "--bpe-dropout",
-        default=0.0,
-        type=float,
-        metavar="P",
-        help="of merges: other word pieces in every epoch; for languages that "
-        "write spaces",
-    )
-    sub.add_argument(
-        "--initializer-scale",
-        type=float,
-        metavar="X",
-        help="of the matrices' variance; default: 1, Glorot's; 0.5 for "
-        "post-norm and high rates",
-    )
-    sub.add_argument(
-        "--norm-first", action="store_true", default=None, help="pre-norm"
-    )
-    sub.add_argument(
-        "--validate-every",
-        default=1000,
-        **number,
-        help="steps between validations; a checkpoint is saved with each",
-    )
-    sub.add_argument(
-        "--save-every-minutes",
-        type=float,
-        metavar="MINUTES",
-        help="save a checkpoint between validations, too; kept until the next",
-    )
-    sub.add_argument("--keep-checkpoints", default=5, **number, help="files")
-    sub.add_argument("--seed", default=1, **number, help="of everything random")
+    for field in options_of(TransformerConfig):
+        _add_field(sub, TransformerConfig, field, "the preset's")
+    for field in options_of(Recipe):
+        _add_field(sub, Recipe, field, field.default)
 
     sub = command("average", "Choose weights: newest, best, or an average.")
     sub.add_argument("folder", metavar="RUN", help="folder of the run")
     sub.add_argument(
-        "--last", **number, help="checkpoints; default: as the run has it"
+        "--last",
+        type=int,
+        metavar="N",
+        help="newest checkpoints to average (default: the run's)",
     )
 
     sub = command("export", "Export a run as a SavedModel: text in, text out.")
@@ -178,9 +68,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("path", help="saved_models/NAME/VERSION")
     sub.add_argument(
         "--format",
-        default="saved_model",
         choices=["saved_model", "ctranslate2"],
-        help="ctranslate2: for another engine, which has its own search",
+        help="ctranslate2 is another engine, with its own search "
+        "(default: saved_model)",
     )
     sub.add_argument(
         "--quantization",
@@ -188,36 +78,98 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument(
         "--dtype",
-        default="auto",
         choices=DTYPES,
-        help="of saved_model's matrices; auto: bfloat16 where this machine's "
-        "processor multiplies in it; choose for the machine that will serve",
+        help="of the SavedModel's matrices, for the machine that will serve; "
+        "auto is bfloat16 where this machine's processor multiplies in it "
+        "(default: auto)",
     )
-    sub.add_argument("--beam-size", default=4, type=int, help="section 6.1")
-    sub.add_argument("--alpha", default=0.6, type=float, help="length penalty")
+    _add_search(sub, "the paper's")
 
     sub = command("translate", "Translate lines: standard input to output.")
-    _search_options(sub)
+    _add_model(sub)
     sub.add_argument(
         "--explain",
         metavar="FILE.png",
-        help="draw what each head attends to, of one line",
+        help="draw the attention of each head, for one line",
     )
 
     sub = command("evaluate", "Score a SavedModel by sacreBLEU; one JSON line.")
-    _search_options(sub)
+    _add_model(sub)
+    for side in ("source", "reference"):
+        sub.add_argument(
+            f"--{side}",
+            required=True,
+            metavar="FILE",
+            help=f"{side} sentences, one a line",
+        )
     sub.add_argument(
-        "--source", required=True, metavar="FILE", help="a line each"
+        "--tokenize",
+        help=f"sacreBLEU's tokenizer (default: {Recipe.bleu_tokenizer})",
     )
-    sub.add_argument(
-        "--reference", required=True, metavar="FILE", help="likewise"
-    )
-    sub.add_argument("--tokenize", default="13a", help="sacreBLEU's tokenizer")
     return top
 
 
-def _search_options(sub):
+def options_of(cls) -> list[dataclasses.Field]:
+    """Returns the fields of a dataclass that are options of `train`."""
+    return [f for f in dataclasses.fields(cls) if "help" in f.metadata]
+
+
+def option_of(field) -> str:
+    """Returns the option of a field, such as `--vocab-size`."""
+    return "--" + field.metadata.get("option", field.name.replace("_", "-"))
+
+
+def _add_field(sub, cls, field, default):
+    """Adds the option of a field of a dataclass."""
+    kind = typing.get_type_hints(cls)[field.name]
+    kind = next(k for k in (bool, int, float, str) if k in _members(kind))
+    if kind is bool:
+        sub.add_argument(
+            option_of(field),
+            action="store_false" if field.default else "store_true",
+            dest=field.name,
+            default=argparse.SUPPRESS,
+            help=field.metadata["help"],
+        )
+        return
+    choices = field.metadata.get("choices")
+    metavar = field.metadata.get("metavar", METAVARS.get(kind))
+    shown = "" if default is None else f" (default: {default})"
+    sub.add_argument(
+        option_of(field),
+        type=kind,
+        dest=field.name,
+        choices=choices,
+        metavar=None if choices else metavar,
+        help=field.metadata["help"] + shown,
+    )
+
+
+def _members(kind):
+    """The types of `int | None`, or the one of `int`."""
+    return typing.get_args(kind) or (kind,)
+
+
+def _add_model(sub):
     sub.add_argument("path", metavar="MODEL", help="saved_models/NAME/VERSION")
-    sub.add_argument("--beam-size", type=int, help="default: as exported")
-    sub.add_argument("--alpha", type=float, help="default: as exported")
-    sub.add_argument("--batch-size", type=int, default=64, help="lines")
+    _add_search(sub, "as exported")
+    sub.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help=f"lines to translate at a time (default: {BATCH_SIZE})",
+    )
+
+
+def _add_search(sub, default):
+    sub.add_argument(
+        "--beam-size",
+        type=int,
+        metavar="N",
+        help=f"hypotheses to keep, section 6.1 (default: {default})",
+    )
+    sub.add_argument(
+        "--alpha",
+        type=float,
+        help=f"exponent of the length penalty (default: {default})",
+    )

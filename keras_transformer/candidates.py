@@ -143,8 +143,10 @@ def _top_k(logits, count):
     several = at_most(count, chunks)
     # In order, so that of equals the first is found.
     where = ops.sort(ops.cast(ops.top_k(maxima, several)[1], "int32"), axis=-1)
-    few = gather(logits, where)
-    best, found = ops.top_k(ops.reshape(few, (-1, several * chunk)), count)
+    candidates = gather(logits, where)
+    best, found = ops.top_k(
+        ops.reshape(candidates, (-1, several * chunk)), count
+    )
     found = ops.cast(found, "int32")
     where = gather(where, found // chunk)
     return best, where * chunk + found % chunk

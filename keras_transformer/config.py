@@ -18,6 +18,13 @@ PRESETS = {
 }
 
 
+def _setting(default, help, **metadata):
+    """A field that is an option of `keras-transformer train`, too."""
+    return dataclasses.field(
+        default=default, metadata=metadata | {"help": help}
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
     """Describes a model: the shapes of its weights and its forward pass.
@@ -34,22 +41,34 @@ class TransformerConfig:
 
     vocab_size: int  # of the target, and of the source when shared
     source_vocab_size: int | None = None  # None: one shared vocabulary, §3.4
-    num_layers: int = 6  # N, of the encoder and of the decoder
-    d_model: int = 512
-    num_heads: int = 8  # h
-    d_ff: int = 2048
+    num_layers: int = _setting(6, "layers of the encoder and of the decoder")
+    d_model: int = _setting(512, "width of the model")
+    num_heads: int = _setting(8, "heads of attention")
+    d_ff: int = _setting(2048, "width inside the feed-forward network")
     key_dim: int | None = None  # d_k; None: d_model / num_heads
     value_dim: int | None = None  # d_v; None: as key_dim
-    dropout_rate: float = 0.1  # sub-layer outputs and embeddings, §5.4
-    attention_dropout_rate: float = 0.0  # attention weights; not in the paper
-    activation_dropout_rate: float = 0.0  # inside the FFN; not in the paper
-    norm_first: bool = False  # pre-norm; the paper's is post-norm
+    dropout_rate: float = _setting(
+        0.1, "dropout of sub-layer outputs and embeddings, section 5.4"
+    )
+    attention_dropout_rate: float = _setting(
+        0.0, "dropout of attention weights; not in the paper"
+    )
+    activation_dropout_rate: float = _setting(
+        0.0, "dropout inside the feed-forward network; not in the paper"
+    )
+    norm_first: bool = _setting(
+        False, "normalise before each sub-layer (pre-norm), not after it"
+    )
     positions: str | None = "sinusoidal"  # "learned", table 3 row E; or None
     max_length: int | None = None  # of learned positions
     activation: str = "relu"
     use_bias: bool = True
     layer_norm_epsilon: float = 1e-6
-    initializer_scale: float = 1.0  # of VarianceScaling; 1 is Glorot's
+    initializer_scale: float = _setting(
+        1.0,
+        "factor on the variance of initial matrices; 1 is Glorot's, 0.5 suits "
+        "post-norm with high learning rates",
+    )
 
     def __post_init__(self):
         for name in ("num_layers", "d_model", "num_heads", "d_ff"):

@@ -140,10 +140,17 @@ def beam_search(
         _, _, log_probs, done, scores = parts
         all_done = ops.scatter_update(all_done, rows[:, None], done)
         all_scores = ops.scatter_update(all_scores, rows[:, None], scores)
-        going = ops.nonzero(here.going(log_probs, scores))[0]
-        going = ops.cast(going, "int32")
-        rows, *parts = (ops.take(x, going, axis=0) for x in (rows, *parts))
-        return rows, all_done, all_scores, index, *parts, keep(cache, going)
+        unfinished = ops.nonzero(here.unfinished(log_probs, scores))[0]
+        unfinished = ops.cast(unfinished, "int32")
+        rows, *parts = (ops.take(x, unfinished, axis=0) for x in (rows, *parts))
+        return (
+            rows,
+            all_done,
+            all_scores,
+            index,
+            *parts,
+            keep(cache, unfinished),
+        )
 
     def some_are_left(rows, all_done, all_scores, index, *_):
         return (index < rules.longest) & (ops.size(rows) > 0)
@@ -166,7 +173,7 @@ class _Search:
     alpha: float
     rules: Rules
 
-    def going(self, log_probs, scores):
+    def unfinished(self, log_probs, scores):
         """Which sentences go on, `(B,)`: those that can still improve."""
         best = ops.max(log_probs, axis=-1, initial=NEVER)
         worst = ops.min(scores, axis=-1, initial=-NEVER)
@@ -180,12 +187,14 @@ class _Search:
         batch = ops.shape(rules.limits)[0]
         positions = ops.arange(rules.longest, dtype="int32")
 
-        def unfinished(index, tokens, alive, log_probs, done, scores, cache):
-            going = ops.cast(self.going(log_probs, scores), "int32")
-            return (index < rules.longest) & (ops.sum(going) > until)
+        def some_are_unfinished(
+            index, tokens, alive, log_probs, done, scores, cache
+        ):
+            unfinished = ops.cast(self.unfinished(log_probs, scores), "int32")
+            return (index < rules.longest) & (ops.sum(unfinished) > until)
 
         def step(index, tokens, alive, log_probs, done, scores, cache):
-            running = self.going(log_probs, scores)[:, None]
+            running = self.unfinished(log_probs, scores)[:, None]
             logits, cache = self.step_fn(
                 ops.reshape(tokens, (-1,)), cache, index
             )
@@ -244,7 +253,7 @@ class _Search:
             cache = self.reorder(cache, gather(beams, kept))
             return index + 1, tokens, alive, log_probs, done, scores, cache
 
-        return ops.while_loop(unfinished, step, state)
+        return ops.while_loop(some_are_unfinished, step, state)
 
 
 def _reordered(cache, beams):

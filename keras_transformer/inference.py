@@ -35,7 +35,9 @@ class InferenceModel:
         """What the decoder needs of source ids `(B, S)`: each of its layers'
         keys and values `(B, H, S, ·)`, and which of them count."""
         batch = tf.shape(source)[0]
-        away = tf.where(tf.equal(source, PAD), FAR, 0.0)[:, None, None, :]
+        attention_bias = tf.where(tf.equal(source, PAD), FAR, 0.0)[
+            :, None, None, :
+        ]
         places = tf.range(tf.shape(source)[1])
         table = self.weights.get("source", self.weights["target"])
         x = self._embedded(source, table, places)  # [B·S, D]
@@ -45,7 +47,7 @@ class InferenceModel:
                 queries, keys, values = self._project(
                     h, layer["self"], batch, 1
                 )
-                return self._attend(queries, keys, values, away)[0]
+                return self._attend(queries, keys, values, attention_bias)[0]
 
             x = self._sublayer(x, layer, "self_norm", "self_output", attend)
             x = self._feed_forward(x, layer)
@@ -56,12 +58,12 @@ class InferenceModel:
                 self._project(x, layer["memory"], batch, 0)
                 for layer in self.weights["decoder"]
             ],
-            "away": away,
+            "attention_bias": attention_bias,
         }
 
     def empty_cache(self, memory, beams) -> dict:
         """The cache before the first step, with the memory. It grows."""
-        batch = tf.shape(memory["away"])[0]
+        batch = tf.shape(memory["attention_bias"])[0]
         # No static shape: a loop wants it to be the same in all rounds.
         nothing = batch - batch
         heads = self.config.num_heads
@@ -96,9 +98,13 @@ class InferenceModel:
         x = self._embedded(tokens, self.weights["target"], index[None])
         own = tf.broadcast_to(tf.range(beams)[:, None], [batch, beams, 1])
         ancestors = tf.concat([cache["ancestors"], own], axis=2)
-        away = tf.one_hot(ancestors, beams, 0.0, FAR)
-        away = tf.reshape(away, [batch, 1, beams, -1])  # [B, 1, K, (T + 1)·K]
-        x, heads, _ = self._decode(x, cache["memory"], away, cache["heads"])
+        attention_bias = tf.one_hot(ancestors, beams, 0.0, FAR)
+        attention_bias = tf.reshape(
+            attention_bias, [batch, 1, beams, -1]
+        )  # [B, 1, K, (T + 1)·K]
+        x, heads, _ = self._decode(
+            x, cache["memory"], attention_bias, cache["heads"]
+        )
         logits = tf.cast(linear(x, self.weights["projection"]), tf.float32)
         return logits, {**cache, "heads": heads, "ancestors": ancestors}
 
@@ -117,8 +123,10 @@ class InferenceModel:
         before = tf.concat([tf.fill([batch, 1], START), target[:, :-1]], axis=1)
         places = tf.range(length)
         x = self._embedded(before, self.weights["target"], places)
-        away = tf.where(places[:, None] < places, FAR, 0.0)[None, None]
-        x, _, attention = self._decode(x, memory, away)
+        attention_bias = tf.where(places[:, None] < places, FAR, 0.0)[
+            None, None
+        ]
+        x, _, attention = self._decode(x, memory, attention_bias)
         # Without the bias: here no id is barred.
         kernel = self.weights["projection"]["kernel"]
         logits = _product(x, kernel)
@@ -148,17 +156,18 @@ class InferenceModel:
             x += positional_encoding(positions, self.config.d_model)
         return tf.reshape(x, [-1, self.config.d_model])
 
-    def _decode(self, x, memory, away, cache=None):
+    def _decode(self, x, memory, attention_bias, cache=None):
         """The decoder's layers on n rows of a sentence, `(B·n, D)`.
 
         Args:
-            away: `(B, 1, n, T)`, added to the scores of the self-attention.
+            attention_bias: `(B, 1, n, T)`, added to the scores of
+                self-attention.
             cache: keys and values of what came before, by layer.
 
         Returns:
             `(B·n, D)`, keys and values now, and the attention to the memory.
         """
-        batch = tf.shape(memory["away"])[0]
+        batch = tf.shape(memory["attention_bias"])[0]
         heads, attention = [], []
         for i, layer in enumerate(self.weights["decoder"]):
 
@@ -170,14 +179,14 @@ class InferenceModel:
                         for pair in zip(cache[i], new, strict=True)
                     ]
                 heads.append(tuple(new))
-                return self._attend(queries, *new, away)[0]
+                return self._attend(queries, *new, attention_bias)[0]
 
             def attend_to_memory(h, i=i, layer=layer):
                 queries = self._split_heads(
                     linear(h, layer["query"]), batch, self.key_dim
                 )
                 x, weights = self._attend(
-                    queries, *memory["heads"][i], memory["away"]
+                    queries, *memory["heads"][i], memory["attention_bias"]
                 )
                 attention.append(weights)
                 return x
@@ -213,15 +222,15 @@ class InferenceModel:
         x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
         return tf.transpose(x, [0, 2, 1, 3])
 
-    def _attend(self, queries, keys, values, away):
+    def _attend(self, queries, keys, values, attention_bias):
         """Equation 1: heads side by side, `(B·n, H·K)`, and the weights.
 
         Args:
             queries: `(B, H, n, K)`; keys, values `(B, H, T, K)`.
-            away: float32, added to the scores `(B, H, n, T)`.
+            attention_bias: float32, added to the scores `(B, H, n, T)`.
         """
         scores = tf.matmul(queries, keys, transpose_b=True)
-        weights = tf.nn.softmax(tf.cast(scores, tf.float32) + away)
+        weights = tf.nn.softmax(tf.cast(scores, tf.float32) + attention_bias)
         x = tf.matmul(tf.cast(weights, values.dtype), values)
         x = tf.transpose(x, [0, 2, 1, 3])
         width = self.config.num_heads * self.value_dim

@@ -7,42 +7,127 @@ from keras_transformer.processor import DTYPE_POLICIES
 BLEU_TOKENIZERS = ("13a", "none", "intl", "char", "zh")  # of sacreBLEU
 
 
+def _setting(default, help, **metadata):
+    """A field that is an option of `keras-transformer train`, too.
+
+    Args:
+        default: of field and option.
+        help: what both are.
+        metadata: of the option: `option`, if it is not named like the field,
+            and `metavar` or `choices`.
+    """
+    return dataclasses.field(
+        default=default, metadata=metadata | {"help": help}
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What is learned from, and how: all but the shape of the model.
+    """Describes how a run is trained: everything but the shape of the model.
+
+    The help of each field is what `keras-transformer train --help` prints.
 
     Raises:
-        ValueError: if a value cannot be.
+        ValueError: if a value is out of range.
     """
 
-    corpus: str = "builtin"  # see `keras_transformer.data.corpus`
-    source: str = "en"
-    target: str = "de"
-    train_split: str = "train"
-    validation_split: str = "validation"
-    test_split: str | None = None  # scored at the end of training
-    data_dir: str | None = None  # of TensorFlow Datasets
-    vocab_size: int = 8000  # word pieces; §5.1 has 37,000 for WMT14
-    shared_vocabulary: bool = True  # §3.4 and §5.1
-    initial_run: str | None = None  # whose vocabulary and weights to begin with
-    max_length: int = 256  # longer pairs are left out; in word pieces
-    tokens_per_batch: int = 4096  # a side; §5.1 has 25,000
-    warmup_steps: int = 4000  # §5.3
-    learning_rate_scale: float = 1.0  # on equation 3; not in the paper
-    label_smoothing: float = 0.1  # §5.4
-    r_drop: float = 0.0  # α of R-Drop; not in the paper
-    bpe_dropout: float = 0.0  # of merges, in training; not in the paper
-    global_clipnorm: float | None = None  # of the gradient; not in the paper
-    gradient_accumulation_steps: int = 1  # parts of a batch, for less memory
-    dtype_policy: str = "auto"  # see `processor.resolve_dtype_policy`
-    bleu_tokenizer: str = "13a"  # sacreBLEU's; "none" for text in tokens
-    steps: int = 100_000  # updates; §5.2, of base
-    validate_every: int = 1000  # steps; a checkpoint is saved then, too
-    save_every_minutes: float | None = None  # between validations, too
-    patience: int | None = None  # validations without a better BLEU
-    keep_checkpoints: int = 5
-    average_checkpoints: int = 5  # §6.1; the last ones, at the end
-    seed: int = 1
+    corpus: str = _setting(
+        "builtin",
+        "builtin, tfds:NAME, or a folder with SPLIT.LANGUAGE[.gz] files",
+    )
+    source: str = _setting("en", "source language")
+    target: str = _setting("de", "target language")
+    train_split: str = _setting(
+        "train", "split to train on", option="train", metavar="SPLIT"
+    )
+    validation_split: str = _setting(
+        "validation",
+        "split to score during training",
+        option="validation",
+        metavar="SPLIT",
+    )
+    test_split: str | None = _setting(
+        None,
+        "split to score when training has ended",
+        option="test",
+        metavar="SPLIT",
+    )
+    data_dir: str | None = _setting(
+        None, "folder of TensorFlow Datasets", metavar="FOLDER"
+    )
+    vocab_size: int = _setting(
+        8000, "size of the vocabulary in word pieces; section 5.1 has 37,000"
+    )
+    shared_vocabulary: bool = _setting(
+        True,
+        "learn one vocabulary for each language; section 3.4 shares one",
+        option="separate-vocabularies",
+    )
+    initial_run: str | None = _setting(
+        None,
+        "run to fine-tune: take its vocabulary and its weights",
+        metavar="RUN",
+    )
+    max_length: int = _setting(
+        256, "leave out pairs with more word pieces on a side"
+    )
+    tokens_per_batch: int = _setting(
+        4096, "tokens of a batch on each side; section 5.1 has 25,000"
+    )
+    warmup_steps: int = _setting(4000, "steps of warm-up, section 5.3")
+    learning_rate_scale: float = _setting(
+        1.0, "factor on the learning rate of equation 3"
+    )
+    label_smoothing: float = _setting(
+        0.1, "label smoothing, section 5.4", metavar="EPSILON"
+    )
+    r_drop: float = _setting(
+        0.0,
+        "penalise disagreement between two dropout passes over each batch "
+        "(R-Drop, whose paper has 5); doubles the work and the memory",
+        metavar="ALPHA",
+    )
+    bpe_dropout: float = _setting(
+        0.0,
+        "probability of leaving out a merge, so that each epoch has other word "
+        "pieces; for languages that write spaces",
+        metavar="P",
+    )
+    global_clipnorm: float | None = _setting(
+        None, "clip the norm of the gradient", metavar="NORM"
+    )
+    gradient_accumulation_steps: int = _setting(
+        1, "parts of a batch, computed one after the other to save memory"
+    )
+    dtype_policy: str = _setting(
+        "auto",
+        "dtype to compute in; weights stay float32; auto is mixed_bfloat16 "
+        "where the processor or GPU multiplies in bfloat16, else float32",
+        choices=DTYPE_POLICIES,
+    )
+    bleu_tokenizer: str = _setting(
+        "13a",
+        f"sacreBLEU's tokenizer for validation: {', '.join(BLEU_TOKENIZERS)}; "
+        "none is for tokenised text",
+        metavar="NAME",
+    )
+    steps: int = _setting(100_000, "updates of the weights")
+    validate_every: int = _setting(
+        1000, "steps between validations; each saves a checkpoint"
+    )
+    save_every_minutes: float | None = _setting(
+        None,
+        "save between validations, too; each is kept until the next one",
+        metavar="MINUTES",
+    )
+    patience: int | None = _setting(
+        None, "stop after N validations without a better BLEU"
+    )
+    keep_checkpoints: int = _setting(5, "newest checkpoints to keep")
+    average_checkpoints: int = _setting(
+        5, "newest checkpoints to average at the end, section 6.1"
+    )
+    seed: int = _setting(1, "seed of everything random")
 
     def __post_init__(self):
         self._check(

@@ -1,95 +1,76 @@
 """The run that the options of `keras-transformer train` ask for."""
 
-import dataclasses
 import os
 
 from keras_transformer import run as runs
-from keras_transformer.config import PRESETS
-
-# Where a recipe's field has another name on the command line.
-_OPTIONS = {
-    "train_split": "train",
-    "validation_split": "validation",
-    "test_split": "test",
-}
-
-
-# Fields of the model's shape that have an option of their own.
-_SHAPE = (
-    "num_layers",
-    "d_model",
-    "num_heads",
-    "d_ff",
-    "dropout_rate",
-    "attention_dropout_rate",
-    "activation_dropout_rate",
-    "norm_first",
-    "initializer_scale",
+from keras_transformer.arguments import (
+    DEFAULT_PRESET,
+    option_of,
+    options_of,
 )
-# Options that are not part of the recipe of a run.
-_NOT_KEPT = ("out", "steps", "resume", "deterministic")
+from keras_transformer.config import PRESETS, TransformerConfig
+from keras_transformer.recipe import Recipe
 
 
-def run_of(options, worker):
-    """Returns the run to train: a new one, or with --resume the one there is.
+def run_of(given: dict, worker: int) -> runs.Run:
+    """Returns the run to train: a new one, or with `resume` the one there is.
+
+    Args:
+        given: the options that were given, by the names of their fields.
+        worker: the number of this worker; the first one starts the run.
 
     Raises:
         ValueError: if an option differs from what a resumed run has.
     """
+    folder = given["out"]
+    recipe, shape = (
+        _settings(cls, given) for cls in (Recipe, TransformerConfig)
+    )
     if worker > 0:
-        runs.wait_for(options.out)  # for the first worker to start it
-    settings = options.given - {f"--{name}" for name in _NOT_KEPT}
-    exists = os.path.exists(options.out) or not settings
-    if worker > 0 or (options.resume and exists):
-        run = runs.open_run(options.out)
-        _check_agrees(options, run)
+        runs.wait_for(folder)
+    asks = {**recipe, **shape, "preset": given.get("preset")}
+    asks.pop("steps", None)  # may differ from start to start
+    asks = {name: value for name, value in asks.items() if value is not None}
+    exists = os.path.exists(folder) or not asks
+    if worker > 0 or ("resume" in given and exists):
+        run = runs.open_run(folder)
+        _check_agrees(asks, run)
         return run
-    overrides = {
-        name: value
-        for name in _SHAPE
-        if (value := getattr(options, name)) is not None
-    }
-    return runs.start_run(
-        options.out, options.preset, _recipe(options), **overrides
-    )
+    preset = given.get("preset", DEFAULT_PRESET)
+    return runs.start_run(folder, preset, Recipe(**recipe), **shape)
 
 
-def _recipe(options):
-    values = {
-        field.name: getattr(options, _OPTIONS.get(field.name, field.name))
-        for field in dataclasses.fields(runs.Recipe)
-        if field.name != "shared_vocabulary"
-    }
-    return runs.Recipe(
-        **values, shared_vocabulary=not options.separate_vocabularies
-    )
+def _settings(cls, given):
+    return {f.name: given[f.name] for f in options_of(cls) if f.name in given}
 
 
-def _check_agrees(options, run):
-    """A resumed run keeps its settings; those that are given must be its."""
-    kept = dataclasses.asdict(run.recipe) | {
-        **{name: getattr(run.config, name) for name in _SHAPE},
-        "separate_vocabularies": not run.recipe.shared_vocabulary,
-    }
-    kept |= {option: kept[field] for field, option in _OPTIONS.items()}
-    kept["preset"] = _preset_of(run.config, options)
-    for option in sorted(options.given):
-        name = option.strip("-").replace("-", "_")
-        agrees = (kept.get(name), "auto")  # what "auto" was at the start
-        if name not in _NOT_KEPT and getattr(options, name) not in agrees:
+def _check_agrees(asks, run):
+    """Checks that a resumed run has the settings that are given."""
+    kept = {**run.config.to_dict(), **vars(run.recipe)}
+    kept["preset"] = _preset_of(run.config, asks)
+    fields = [*options_of(Recipe), *options_of(TransformerConfig)]
+    options = {field.name: option_of(field) for field in fields}
+    for name, value in asks.items():
+        agrees = (kept[name], "auto")  # what "auto" was at the start
+        if value not in agrees:
+            option = options.get(name, f"--{name}")
+            found = kept[name]
+            if isinstance(value, bool):  # the option has no value
+                value, found = "", f"{name}={found}"
             raise ValueError(
-                f"A resumed run keeps its settings. Received: {option} "
-                f"{getattr(options, name)}, the run has {kept[name]}. Leave it "
+                "A resumed run keeps its settings. Received: "
+                f"{f'{option} {value}'.strip()}, the run has {found}. Leave it "
                 "out, or start a new run."
             )
 
 
-def _preset_of(config, options):
-    """The preset that a shape is of but for dropout and the options given."""
+def _preset_of(config, asks):
+    """Returns the preset whose shape the run has, except for its dropout rate
+    and for what other options say of it."""
     shape = config.to_dict()
-    own = {"dropout_rate", *(x for x in _SHAPE if getattr(options, x))}
-    for name in sorted(PRESETS, key=lambda name: name != options.preset):
-        preset = PRESETS[name]
-        if all(shape[x] == preset[x] for x in preset.keys() - own):
+    preferred = asks.get("preset", DEFAULT_PRESET)
+    for name in sorted(PRESETS, key=lambda name: name != preferred):
+        fields = PRESETS[name].keys() - {"dropout_rate", *asks}
+        if all(shape[field] == PRESETS[name][field] for field in fields):
             return name
     return "another shape"

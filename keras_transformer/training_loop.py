@@ -107,7 +107,7 @@ class Loop:
             callbacks.on_epoch_end(epoch, logs)
         except ValidationInterrupted:
             pass  # told to all workers below
-        stop, signals = self.count(self._wishes())
+        stop, signals = self.count(self._stop_requests())
         self.model.stop_training = bool(stop > 0)
         if signals > 0:
             raise _interrupted(done, self.caught)
@@ -118,7 +118,7 @@ class Loop:
         if self.caught:
             raise ValidationInterrupted
 
-    def _wishes(self):
+    def _stop_requests(self):
         """Whether a callback and whether a signal asks for an end. Workers act
         on the sum, all after the same step: one that went on alone would wait
         for the others for ever."""
@@ -148,8 +148,8 @@ class Loop:
             callbacks.on_train_batch_begin(batch)
             rate = self.model.optimizer.learning_rate  # of this step
             rate = float(tf.convert_to_tensor(rate))
-            sums = self.training_step(batches, self._wishes())
-            stop, signals = sums.pop("wishes")
+            sums = self.training_step(batches, self._stop_requests())
+            stop, signals = sums.pop("stop_requests")
             _check_finite(float(sums["loss"]), step + 1)
             logs = means.add(sums)
             seconds = time.perf_counter() - began
@@ -173,7 +173,7 @@ class Loop:
         try:
             while True:
                 logs = means.add(self.evaluation_step(iterator))
-                if self.count(self._wishes())[1] > 0:
+                if self.count(self._stop_requests())[1] > 0:
                     raise ValidationInterrupted
         except tf.errors.OutOfRangeError:
             return logs

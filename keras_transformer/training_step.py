@@ -17,7 +17,8 @@ from keras_transformer.projection_loss import add_in_place, projection_loss
 
 
 def make_training_step(model, label_smoothing, strategy, r_drop=0.0):
-    """The function `step(iterator, wishes)` that updates a compiled model.
+    """Returns the function `step(iterator, stop_requests)` that updates a
+    compiled model.
 
     Args:
         model: a `Transformer` with an optimizer, built under `strategy`.
@@ -29,21 +30,21 @@ def make_training_step(model, label_smoothing, strategy, r_drop=0.0):
         A function that takes the next batch, see `data.batches`, and gives
         sums over all replicas: `loss`, which is what is minimised, R-Drop's
         part included, and `nll` over real target tokens,
-        `tokens`, and the vector `wishes` that each worker passed.
+        `tokens`, and the vector `stop_requests` that each worker passed.
     """
 
-    def update(batch, wishes):
+    def update(batch, stop_requests):
         gradients, sums = _over_parts(
             lambda part: _gradients(model, part, label_smoothing, r_drop),
             batch,
         )
         model.optimizer.apply(gradients, model.trainable_variables)
-        return {**sums, "wishes": tf.identity(wishes)}
+        return {**sums, "stop_requests": tf.identity(stop_requests)}
 
     @tf.function(autograph=False)
-    def step(iterator, wishes):
-        sums = strategy.run(update, (next(iterator), wishes))
-        return _added(sums, strategy)
+    def step(iterator, stop_requests):
+        sums = strategy.run(update, (next(iterator), stop_requests))
+        return _summed(sums, strategy)
 
     return step
 
@@ -65,7 +66,7 @@ def make_evaluation_step(model, label_smoothing, strategy):
 
     @tf.function(autograph=False)
     def step(iterator):
-        return _added(strategy.run(evaluate, (next(iterator),)), strategy)
+        return _summed(strategy.run(evaluate, (next(iterator),)), strategy)
 
     return step
 
@@ -78,12 +79,12 @@ def make_count(strategy):
         input_signature=[tf.TensorSpec([None], tf.float64)], autograph=False
     )
     def count(x):
-        return _added({"x": strategy.run(tf.identity, (x,))}, strategy)["x"]
+        return _summed({"x": strategy.run(tf.identity, (x,))}, strategy)["x"]
 
     return count
 
 
-def _added(sums, strategy):
+def _summed(sums, strategy):
     return {
         name: strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
         for name, value in sums.items()

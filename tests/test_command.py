@@ -331,8 +331,7 @@ def test_workers_share_the_cores(
     monkeypatch.setattr(command.os, "environ", environment)
     monkeypatch.setattr(command.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
-    options = types.SimpleNamespace(batch_size=batch)
-    assert command._workers(options) == workers
+    assert command._workers(batch) == workers
     assert environment == {"TF_NUM_INTRAOP_THREADS": threads}
 
 

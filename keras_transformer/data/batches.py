@@ -223,10 +223,10 @@ def make_batch(source, target, cut: Cut = Cut()) -> dict[str, tf.Tensor]:
         "labels": labels,
         "weights": tf.math.divide_no_nan(real, tf.reduce_sum(real)),
     }
-    return {name: _deal(rows, cut) for name, rows in batch.items()}
+    return {name: _dealt_to_replicas(rows, cut) for name, rows in batch.items()}
 
 
-def _deal(rows, cut):
+def _dealt_to_replicas(rows, cut):
     """`(rows, length)` to this worker's `(R, A, B, length)`."""
     replicas = cut.workers * cut.replicas
     pieces = replicas * cut.parts
