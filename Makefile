@@ -10,7 +10,7 @@ QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: demo test test-torch test-slow docs lint format clean
 
-demo: .venv/text  ## train, export and use a model: about five minutes
+demo: .venv/text  ## train, export and use a model: three to five minutes
 	@mkdir -p runs
 	$(BIN)/python examples/translation.py $(QUIETLY)
 	$(BIN)/python examples/use_saved_model.py saved_models/demo/1 $(QUIETLY)
