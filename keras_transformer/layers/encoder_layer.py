@@ -34,7 +34,7 @@ class EncoderLayer(ResidualLayer):
 
     Args:
         d_model: D, width of input and output.
-        num_heads: H.
+        num_heads: H, the number of heads.
         d_ff: width inside the feed-forward network.
         dropout_rate: on the output of each sub-layer, section 5.4.
         attention_dropout_rate: on the attention weights; not in the paper.

@@ -64,15 +64,15 @@ class MultiHeadAttention(keras.layers.Layer):
     default values only.
 
     Args:
-        num_heads: H.
+        num_heads: H, the number of heads.
         key_dim: d_k, the width of each head's queries and keys.
-        value_dim: d_v. Defaults to `key_dim`.
+        value_dim: d_v, the width of its values. Defaults to `key_dim`.
         dropout: rate of dropout on the attention weights. Defaults to 0.
         use_bias: whether the four projections have a bias. Defaults to True.
         output_shape: width of the output. Defaults to that of the query.
-        kernel_initializer, bias_initializer, kernel_regularizer,
-        bias_regularizer, activity_regularizer, kernel_constraint,
-        bias_constraint: as in `Dense`.
+        kernel_initializer, bias_initializer: as in `Dense`.
+        kernel_regularizer, bias_regularizer: as in `Dense`.
+        kernel_constraint, bias_constraint, activity_regularizer: as in `Dense`.
         seed: seed of the dropout.
 
     Call arguments:

@@ -54,8 +54,8 @@ class PositionalEmbedding(keras.layers.Layer):
     ((2, 3, 16), (2, 3, 100))
 
     Args:
-        vocab_size: V.
-        d_model: D.
+        vocab_size: V, the number of ids.
+        d_model: D, the width of the output.
         positions: "sinusoidal" (section 3.5, any length), "learned" (table 3,
             row E) or `None`.
         max_length: number of learned positions; needed by "learned" alone.
