@@ -54,7 +54,7 @@ def machine(monkeypatch, tmp_path):
         (WITH_BFLOAT16, {}, [(8, 0), (7, 5)], False),
     ],
 )
-def test_auto_is_bfloat16_where_it_is_computed(
+def test_auto_is_half_precision_where_it_is_computed(
     machine, flags, settings, gpus, expected
 ):
     machine(flags, settings, gpus)
