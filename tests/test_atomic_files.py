@@ -1,0 +1,65 @@
+"""Files that are there whole or not at all, also after a power failure."""
+
+import os
+import stat
+
+import pytest
+
+from keras_transformer.atomic_files import write_aside
+from keras_transformer.run import start_run
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """What is flushed to the disk and renamed, in order."""
+    found = []
+    fsync, replace, rename = os.fsync, os.replace, os.rename
+
+    def flush(descriptor):
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        found.append("folder flushed" if is_folder else "file flushed")
+        fsync(descriptor)
+
+    def move(function):
+        def moved(*paths):
+            found.append("renamed")
+            function(*paths)
+
+        return moved
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", move(replace))
+    monkeypatch.setattr(os, "rename", move(rename))
+    return found
+
+
+WRITTEN = ["file flushed", "renamed", "folder flushed"]
+
+
+def test_a_file_and_its_name_are_flushed(tmp_path, events):
+    with write_aside(tmp_path / "file") as file:
+        file.write(b"whole")
+    assert events == WRITTEN
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_leaves_the_old_file(tmp_path, events):
+    (tmp_path / "file").write_bytes(b"old")
+
+    def write_half(file):
+        file.write(b"half")
+        raise ValueError("no more")
+
+    with (
+        pytest.raises(ValueError, match="no more"),
+        write_aside(tmp_path / "file") as file,
+    ):
+        write_half(file)
+    assert events == []
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_new_run_is_flushed_with_its_vocabularies(recipe, tmp_path, events):
+    start_run(tmp_path / "run", "tiny", recipe, num_layers=1)
+    assert events == [*WRITTEN * 3, "renamed", "folder flushed"]
