@@ -18,8 +18,15 @@ PRESETS = {
 }
 
 
-def _setting(default, help, **metadata):
-    """A field that is an option of `keras-transformer train`, too."""
+def option_field(default, help, **metadata):
+    """Returns a dataclass field that is also an option of `train`.
+
+    Args:
+        default: of the field and of the option.
+        help: of the option; says what the field is.
+        metadata: of the option: `option`, if it is not named like the field,
+            and `metavar` or `choices`.
+    """
     return dataclasses.field(
         default=default, metadata=metadata | {"help": help}
     )
@@ -41,22 +48,24 @@ class TransformerConfig:
 
     vocab_size: int  # of the target, and of the source when shared
     source_vocab_size: int | None = None  # None: one shared vocabulary, §3.4
-    num_layers: int = _setting(6, "layers of the encoder and of the decoder")
-    d_model: int = _setting(512, "width of the model")
-    num_heads: int = _setting(8, "heads of attention")
-    d_ff: int = _setting(2048, "width inside the feed-forward network")
+    num_layers: int = option_field(
+        6, "layers of the encoder and of the decoder"
+    )
+    d_model: int = option_field(512, "width of the model")
+    num_heads: int = option_field(8, "heads of attention")
+    d_ff: int = option_field(2048, "width inside the feed-forward network")
     key_dim: int | None = None  # d_k; None: d_model / num_heads
     value_dim: int | None = None  # d_v; None: as key_dim
-    dropout_rate: float = _setting(
+    dropout_rate: float = option_field(
         0.1, "dropout of sub-layer outputs and embeddings, section 5.4"
     )
-    attention_dropout_rate: float = _setting(
+    attention_dropout_rate: float = option_field(
         0.0, "dropout of attention weights; not in the paper"
     )
-    activation_dropout_rate: float = _setting(
+    activation_dropout_rate: float = option_field(
         0.0, "dropout inside the feed-forward network; not in the paper"
     )
-    norm_first: bool = _setting(
+    norm_first: bool = option_field(
         False, "normalise before each sub-layer (pre-norm), not after it"
     )
     positions: str | None = "sinusoidal"  # "learned", table 3 row E; or None
@@ -64,7 +73,7 @@ class TransformerConfig:
     activation: str = "relu"
     use_bias: bool = True
     layer_norm_epsilon: float = 1e-6
-    initializer_scale: float = _setting(
+    initializer_scale: float = option_field(
         1.0,
         "factor on the variance of initial matrices; 1 is Glorot's, 0.5 suits "
         "post-norm with high learning rates",

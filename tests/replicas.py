@@ -76,7 +76,8 @@ def weights_of(model):
 
 
 def some_pairs():
-    """Of lengths that make batches of 1 and of odd numbers of rows."""
+    """Returns pairs whose lengths make batches of 1 and of odd numbers of
+    rows."""
     rng = np.random.default_rng(1)
     lengths = [*rng.integers(1, 23, size=29), 101, 97]
     sides = [

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a power failure."""
+"""Checks that files are written whole or not at all, names included."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ from keras_transformer.run import start_run
 
 @pytest.fixture
 def events(monkeypatch):
-    """What is flushed to the disk and renamed, in order."""
+    """Records flushes to the disk and renames, in order."""
     found = []
     fsync, replace, rename = os.fsync, os.replace, os.rename
 

@@ -23,7 +23,7 @@ CLIPNORM = 0.05
 
 @pytest.fixture(scope="module")
 def uncut():
-    """What one device trains, by the norm to which gradients are clipped."""
+    """Trains on one device, with and without clipping of gradients."""
     strategy = tf.distribute.get_strategy()
     return {c: trained(strategy, clipnorm=c) for c in (None, CLIPNORM)}
 

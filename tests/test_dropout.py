@@ -45,8 +45,8 @@ def test_equal_seeds_drop_alike_and_every_call_anew():
 
 
 def test_each_replica_drops_its_own():
-    """Of one seed: the masks of two replicas differ, and are drawn again the
-    next time."""
+    """Draws two replicas' masks from one seed: they differ, and a second layer
+    of that seed draws both again."""
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 
     def drawn():

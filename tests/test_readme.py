@@ -1,4 +1,4 @@
-"""What README and guides say can be done, is done."""
+"""Does what README and guides say can be done."""
 
 import pathlib
 import re
