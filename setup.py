@@ -36,7 +36,9 @@ setup(
     packages=find_packages(
         include=["keras_transformer", "keras_transformer.*"]
     ),
-    package_data={"keras_transformer": ["*.txt", "*.md"]},
+    package_data={
+        "keras_transformer": ["py.typed", "export/*.txt", "export/*.md"]
+    },
     # 3.15: earlier versions lose the causal mask under dropout, among others.
     install_requires=["keras>=3.15"],
     extras_require={
@@ -55,6 +57,6 @@ setup(
         "docs": [*TEXT, "ctranslate2>=4.5", "sphinx", "myst-parser", "furo"],
     },
     entry_points={
-        "console_scripts": ["keras-transformer=keras_transformer.__main__:run"]
+        "console_scripts": ["keras-transformer=keras_transformer.cli.main:run"]
     },
 )

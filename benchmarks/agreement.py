@@ -94,11 +94,14 @@ def main():
     parser.add_argument("--tokenize", default="13a")
     options = parser.parse_args()
 
-    from keras_transformer import evaluation, saved_model
-    from keras_transformer.data.corpus import read_lines
-    from keras_transformer.interop import ctranslate2
-    from keras_transformer.lines import translate_lines
-    from keras_transformer.run import open_run
+    from keras_transformer.data import read_lines
+    from keras_transformer.export import (
+        SavedTranslator,
+        ctranslate2,
+        saved_model,
+    )
+    from keras_transformer.inference import evaluation, translate_lines
+    from keras_transformer.training import open_run
 
     run = open_run(options.run)
     lines = read_lines(options.source)
@@ -112,7 +115,7 @@ def main():
             return
         references = read_lines(options.reference)
         for dtype in ("float32", "bfloat16"):
-            model = saved_model.SavedTranslator(folder / dtype / "1")
+            model = SavedTranslator(folder / dtype / "1")
             found = translate_lines(model.translate, lines)
             score = evaluation.score(found, references, options.tokenize)
             print(f"{dtype}: BLEU {score['bleu']}", flush=True)

@@ -27,8 +27,8 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from interleaved import SETTINGS, megabytes, serve, set_up, start
 from training_steps import THREADS
-from turns import SETTINGS, megabytes, serve, set_up, start
 
 PIECES_IN, PIECES_OUT = 20, 33
 OUT_BEYOND = PIECES_OUT - PIECES_IN
@@ -38,9 +38,12 @@ SIZE = {"vocab_size": 32_000, "d_model": 512, "d_ff": 2048, "heads": 8}
 
 def random_run(folder):
     """A run of `base` with random weights, and lines of `PIECES_IN` pieces."""
-    from keras_transformer import checkpoints
-    from keras_transformer.run import Recipe, start_run
-    from keras_transformer.training import make_model
+    from keras_transformer.training import (
+        Recipe,
+        checkpoints,
+        make_model,
+        start_run,
+    )
 
     rng = random.Random(1)
     corpus = folder / "corpus"
@@ -78,10 +81,9 @@ def random_run(folder):
 
 def prepare(folder, run):
     """Exports what the peers load. To be called in a process of its own."""
-    from keras_transformer import saved_model
-    from keras_transformer.interop import ctranslate2
-    from keras_transformer.run import open_run
-    from keras_transformer.translator import SearchSettings
+    from keras_transformer.export import ctranslate2, saved_model
+    from keras_transformer.inference import SearchSettings
+    from keras_transformer.training import open_run
 
     folder = pathlib.Path(folder)
     lines = []
@@ -210,13 +212,13 @@ def keras_hub(folder, fixed, threads):
     from keras_hub.samplers import BeamSampler
 
     from keras_transformer import padding_mask
-    from keras_transformer.run import open_run
+    from keras_transformer.training import load_model, open_run
 
     if not fixed:
         raise ImportError("its beams go on behind their end tokens")
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     run = open_run(folder)
-    model = run.load_model()
+    model = load_model(run)
     sampler = BeamSampler(num_beams=BEAM)
     text = tf.TensorSpec([None], tf.string)
 
@@ -257,14 +259,14 @@ def products(folder, fixed, threads, dtype="float32"):
     """
     import tensorflow as tf
 
-    from keras_transformer.inference import linear
-    from keras_transformer.inference_weights import inference_weights
-    from keras_transformer.run import open_run
+    from keras_transformer.inference.fast_model import linear
+    from keras_transformer.inference.fast_weights import inference_weights
+    from keras_transformer.training import load_model, open_run
 
     if not fixed:
         raise ImportError("its steps are as many as they are")
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    model = open_run(folder).load_model()
+    model = load_model(open_run(folder))
     width = model.config.d_model
     weights = tf.nest.map_structure(
         tf.Variable, inference_weights(model, dtype)

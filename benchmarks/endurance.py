@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from turns import cpu, resident
+from interleaved import cpu, resident
 
 LONG = 50_000  # characters
 

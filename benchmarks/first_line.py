@@ -12,7 +12,7 @@ import argparse
 import statistics
 import time
 
-from turns import SETTINGS, serve, set_up, start
+from interleaved import SETTINGS, serve, set_up, start
 
 LINES = "The meeting is on the 3rd of May.", "Room 7 is on the third floor."
 

@@ -6,7 +6,7 @@
 Each variant searches with random weights (20 pieces in, 33 out, beam 4, one
 thread) in a process of its own; the variants take turns. Printed are
 milliseconds a step, medians over the rounds, and the share of the time of
-`as exported`. The settings, in `turns.py`, stand for other processors. For
+`as exported`. The settings in `interleaved.py` stand for other processors. For
 bfloat16 TensorFlow lays out the matrices once, as our commands have it.
 """
 
@@ -17,8 +17,8 @@ import statistics
 import time
 
 from decoding import BEAM, PIECES_IN, PIECES_OUT, freeze
+from interleaved import SETTINGS, cpu, serve, start
 from training_steps import SHAPES
-from turns import SETTINGS, cpu, serve, start
 
 
 def as_exported(inference, weights):
@@ -95,9 +95,10 @@ def work(name, setting, shape, dtype):
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
-    from keras_transformer import Transformer, beam_search, inference
+    from keras_transformer import Transformer, beam_search
     from keras_transformer.config import END
-    from keras_transformer.inference_weights import inference_weights
+    from keras_transformer.inference import fast_model as inference
+    from keras_transformer.inference.fast_weights import inference_weights
 
     size = SHAPES[shape]
     weights = inference_weights(Transformer(size.config()), dtype, [END])

@@ -4,7 +4,7 @@
         [--peer keras_transformer torch_eager ...] [--rounds 9]
         [--setting native | off | avx2]
 
-The settings, in `turns.py`, stand for other processors.
+The settings, in `interleaved.py`, stand for other processors.
 
 Every peer has a process of its own, with two threads, that stays and waits;
 they are asked for a few steps in turn, round after round, so that all see the
@@ -22,8 +22,8 @@ import argparse
 import statistics
 import time
 
+from interleaved import SETTINGS, megabytes, serve, set_up, start, watched
 from training_steps import PEERS, SHAPES, tensorflow
-from turns import SETTINGS, megabytes, serve, set_up, start, watched
 
 STEPS = 3  # to a round
 

@@ -85,9 +85,8 @@ def keras_transformer(shape, dtype):
     tf = tensorflow()
 
     from keras_transformer.data.batches import make_batch
-    from keras_transformer.run import Recipe
-    from keras_transformer.training import make_model
-    from keras_transformer.training_step import make_training_step
+    from keras_transformer.training import Recipe, make_model
+    from keras_transformer.training.step import make_training_step
 
     model = make_model(shape.config(), Recipe(dtype_policy=_policy(dtype)))
     source, _, labels = shape.ids()

@@ -27,7 +27,7 @@ from keras_transformer import (
     beam_search,
 )
 from keras_transformer.checks import assert_no_leak
-from keras_transformer.data.grammar import sentence_pairs
+from keras_transformer.data.builtin.grammar import sentence_pairs
 
 PAD, START, END = 0, 1, 2
 D_MODEL, NUM_HEADS, D_FF, NUM_LAYERS = 64, 4, 128, 2

@@ -22,8 +22,7 @@ import pathlib
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.run import Recipe, open_run, start_run
-from keras_transformer.training import train
+from keras_transformer.training import Recipe, open_run, start_run, train
 
 GERMAN = Recipe(
     corpus="tfds:wmt14_translate/de-en",

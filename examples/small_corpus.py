@@ -34,13 +34,21 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 import sacrebleu
 import tensorflow as tf
 
-from keras_transformer import checkpoints
-from keras_transformer.data.corpus import load_pairs
-from keras_transformer.lines import translate_lines
-from keras_transformer.run import Recipe, open_run, sha256, start_run
-from keras_transformer.saved_model import digest
-from keras_transformer.training import train
-from keras_transformer.translator import SearchSettings, Translator
+from keras_transformer.data import load_pairs
+from keras_transformer.export.saved_model import digest
+from keras_transformer.inference import (
+    SearchSettings,
+    Translator,
+    translate_lines,
+)
+from keras_transformer.training import (
+    Recipe,
+    checkpoints,
+    load_model,
+    start_run,
+    train,
+)
+from keras_transformer.training.run import open_run, sha256
 
 BOTH = Recipe(
     vocab_size=6000,
@@ -158,7 +166,7 @@ def trained(folder, recipe, **shape):
 
 def translated(run, lines):
     """The beam of each line; kept in the run's folder, since it takes long."""
-    model = run.load_model()
+    model = load_model(run)
     of_lines = sha256("\n".join(lines).encode())[:12]
     path = run.folder / f"beams-{digest(model)[:12]}-{of_lines}.json"
     if not path.exists():

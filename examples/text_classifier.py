@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_transformer import EncoderLayer, PositionalEmbedding
 from keras_transformer.checks import assert_no_leak
-from keras_transformer.data.grammar import sentence_pairs
+from keras_transformer.data.builtin.grammar import sentence_pairs
 
 D_MODEL = 32
 

@@ -17,11 +17,10 @@ import pathlib
 # Before the import: TensorFlow leaves oneDNN off without AVX-512.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-from keras_transformer import evaluation, saved_model
-from keras_transformer.data.corpus import load_pairs
-from keras_transformer.lines import translate_lines
-from keras_transformer.run import Recipe, open_run, start_run
-from keras_transformer.training import train
+from keras_transformer.data import load_pairs
+from keras_transformer.export import SavedTranslator, saved_model
+from keras_transformer.inference import evaluation, translate_lines
+from keras_transformer.training import Recipe, open_run, start_run, train
 
 RECIPE = Recipe(
     corpus="builtin",
@@ -50,17 +49,17 @@ def main(folder="runs/demo", export="saved_models/demo/1", steps=STEPS):
     # other weights is not taken for ours: `export` will say that it is there.
     if not (
         export.exists()
-        and saved_model.SavedTranslator(export).about["weights"] == weights
+        and SavedTranslator(export).metadata["weights"] == weights
     ):
         saved_model.export(run, export)
 
-    model = saved_model.SavedTranslator(export)
+    model = SavedTranslator(export)
     test = load_pairs("builtin", "test", "en", "de", run.recipe.data_dir)
     hypotheses = translate_lines(model.translate, test.source)
     result = {
         **evaluation.score(hypotheses, test.target),
         "source": "builtin test",
-        "search": model.about["search"],
+        "search": model.metadata["search"],
     }
     evaluation.remember(export, result)
     print(json.dumps(result, indent=2))

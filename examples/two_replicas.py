@@ -18,9 +18,8 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import tensorflow as tf
 
-from keras_transformer.callbacks import read_log
-from keras_transformer.run import Recipe, start_run
-from keras_transformer.training import train
+from keras_transformer.training import Recipe, start_run, train
+from keras_transformer.training.callbacks import read_log
 
 
 def main(steps=150, corpus="builtin", **shape):

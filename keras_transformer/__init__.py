@@ -1,17 +1,17 @@
 """The Transformer of "Attention Is All You Need" for Keras 3.
 
 Importing this package needs Keras alone, on any backend. What needs TensorFlow
-is in `keras_transformer.data`, `.training`, `.evaluation` and `.saved_model`.
+is in `keras_transformer.data`, `.training`, `.inference` and `.export`.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
-from keras_transformer import chatter
+from keras_transformer import moved
+from keras_transformer.cli import quiet_stderr
 
 if TYPE_CHECKING:
     from keras_transformer.config import TransformerConfig
-    from keras_transformer.decoding import beam_search, length_penalty
     from keras_transformer.layers import (
         DecoderLayer,
         EncoderLayer,
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
         TokenLoss,
     )
     from keras_transformer.model import Transformer
-    from keras_transformer.sampling import greedy_search, sample
     from keras_transformer.schedule import TransformerSchedule
+    from keras_transformer.search.beam_search import beam_search
+    from keras_transformer.search.length_penalty import length_penalty
+    from keras_transformer.search.sampling import greedy_search, sample
 
 __version__ = "0.1.0"
 
@@ -56,12 +58,13 @@ __all__ = [
 
 _MODULES = (
     "config",
-    "decoding",
     "layers",
     "losses",
     "model",
-    "sampling",
     "schedule",
+    "search.beam_search",
+    "search.length_penalty",
+    "search.sampling",
 )
 
 
@@ -84,8 +87,10 @@ def __dir__():
     return sorted({*globals(), *__all__})
 
 
+moved.install()
+
 # `keras.models.load_model` finds only classes that were imported, so a library
 # registers them at once. The command loads no `.keras` file, and its help is
 # not to wait for a backend.
-if not chatter.is_command(__name__):
+if not quiet_stderr.is_command(__name__):
     _load()

@@ -3,6 +3,8 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocabulary.
 """
 
+import types
+
 import keras
 from keras import ops
 
@@ -117,63 +119,34 @@ class Transformer(keras.Model):
         # === Functional model ===
         source = keras.Input((None,), dtype="int32", name="source")
         target = keras.Input((None,), dtype="int32", name="target")
-        source_mask = padding_mask(source, PAD)  # [B, S]
-        target_mask = padding_mask(target, PAD)  # [B, T]
-        memory = source_embedding(source)  # [B, S, D]
-        for encoder_layer in encoder_layers:
-            memory = encoder_layer(memory, mask=source_mask)
-        if encoder_norm is not None:
-            memory = encoder_norm(memory)
-        x = target_embedding(target)  # [B, T, D]
-        for decoder_layer in decoder_layers:
-            x = decoder_layer(
-                x, memory, x_mask=target_mask, memory_mask=source_mask
-            )
-        if decoder_norm is not None:
-            x = decoder_norm(x)
-        logits = target_embedding(x, reverse=True)  # [B, T, V]
-        super().__init__(
-            inputs={"source": source, "target": target},
-            outputs=logits,
-            **kwargs,
+        inputs = {"source": source, "target": target}
+        layers = types.SimpleNamespace(
+            source_embedding=source_embedding,
+            target_embedding=target_embedding,
+            encoder_layers=encoder_layers,
+            decoder_layers=decoder_layers,
+            encoder_norm=encoder_norm,
+            decoder_norm=decoder_norm,
         )
+        logits = _project(layers, _features(layers, inputs))  # [B, T, V]
+        super().__init__(inputs=inputs, outputs=logits, **kwargs)
 
         # === Config ===
         self.config = config
         self.seed = seed
-        self.source_embedding = source_embedding
-        self.target_embedding = target_embedding
-        self.encoder_layers = encoder_layers
-        self.decoder_layers = decoder_layers
-        self.encoder_norm = encoder_norm
-        self.decoder_norm = decoder_norm
+        for name, layer in vars(layers).items():
+            setattr(self, name, layer)
         if dtype is not None:
             self.dtype_policy = dtype
 
     def encode(self, source, training=False):
         """Returns the memory `(B, S, D)` of source ids `(B, S)`."""
-        mask = padding_mask(source, PAD)
-        x = self.source_embedding(source, training=training)
-        for layer in self.encoder_layers:
-            x = layer(x, mask=mask, training=training)
-        return x if self.encoder_norm is None else self.encoder_norm(x)
+        return _encode(self, source, training)
 
     def features(self, inputs, training=False):
-        """Returns what is projected to the logits, `(B, T, D)`, for `inputs` as
-        in a call of the model."""
-        source, target = inputs["source"], inputs["target"]
-        source_mask = padding_mask(source, PAD)
-        memory = self.encode(source, training)
-        x = self.target_embedding(target, training=training)
-        for layer in self.decoder_layers:
-            x = layer(
-                x,
-                memory,
-                x_mask=padding_mask(target, PAD),
-                memory_mask=source_mask,
-                training=training,
-            )
-        return x if self.decoder_norm is None else self.decoder_norm(x)
+        """Returns the decoder's output before it is projected to the logits,
+        `(B, T, D)`, for `inputs` as in a call of the model."""
+        return _features(self, inputs, training)
 
     def project_memory(self, memory):
         """Returns each decoder layer's keys and values of the memory, for all
@@ -201,24 +174,23 @@ class Transformer(keras.Model):
         Returns:
             float32 logits `(B·n, V)` of the next token, and the new cache.
         """
-        x = self.target_embedding(tokens[:, None], offset=index, training=False)
         new_cache = []
-        for layer, own, memory in zip(
-            self.decoder_layers, cache, memory_cache, strict=True
-        ):
-            x, own = layer(
+
+        def run_layer(i, layer, x):
+            x, new = layer(
                 x,
                 memory_mask=memory_mask,
-                cache=own,
+                cache=cache[i],
                 cache_index=index,
-                memory_cache=memory,
+                memory_cache=memory_cache[i],
                 training=False,
             )
-            new_cache.append(own)
-        if self.decoder_norm is not None:
-            x = self.decoder_norm(x)
-        logits = self.target_embedding(x, reverse=True)
-        return ops.squeeze(logits, 1), new_cache
+            new_cache.append(new)
+            return x
+
+        x = self.target_embedding(tokens[:, None], offset=index, training=False)
+        x = _through(self.decoder_layers, self.decoder_norm, x, run_layer)
+        return ops.squeeze(_project(self, x), 1), new_cache
 
     def get_config(self):
         # A functional model's own config would not fit our constructor.
@@ -238,3 +210,50 @@ class Transformer(keras.Model):
             dtype = keras.dtype_policies.deserialize(dtype)
         shape = TransformerConfig.from_dict(config.pop("config"))
         return cls(shape, dtype=dtype, **config)
+
+
+# The forward pass, for the functional graph and for the methods alike: `layers`
+# has the layers of a `Transformer` as attributes.
+
+
+def _encode(layers, source, training=None):
+    """Returns the memory `(B, S, D)` of source ids."""
+    mask = padding_mask(source, PAD)  # [B, S]
+
+    def run_layer(i, layer, x):
+        return layer(x, mask=mask, training=training)
+
+    x = layers.source_embedding(source, training=training)
+    return _through(layers.encoder_layers, layers.encoder_norm, x, run_layer)
+
+
+def _features(layers, inputs, training=None):
+    """Returns the decoder's output `(B, T, D)`."""
+    source, target = inputs["source"], inputs["target"]
+    memory = _encode(layers, source, training)
+    memory_mask = padding_mask(source, PAD)  # [B, S]
+    target_mask = padding_mask(target, PAD)  # [B, T]
+
+    def run_layer(i, layer, x):
+        return layer(
+            x,
+            memory,
+            x_mask=target_mask,
+            memory_mask=memory_mask,
+            training=training,
+        )
+
+    x = layers.target_embedding(target, training=training)
+    return _through(layers.decoder_layers, layers.decoder_norm, x, run_layer)
+
+
+def _through(stack, norm, x, run_layer):
+    """Runs a stack of layers and, in pre-norm, the norm at its end."""
+    for i, layer in enumerate(stack):
+        x = run_layer(i, layer, x)
+    return x if norm is None else norm(x)
+
+
+def _project(layers, x):
+    """Returns the logits `(B, T, V)` of the decoder's output."""
+    return layers.target_embedding(x, reverse=True)

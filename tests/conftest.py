@@ -67,7 +67,7 @@ def corpus(tmp_path_factory):
     """A folder of parallel files, gzipped and plain: 700, 61 and 61 pairs."""
     import gzip
 
-    from keras_transformer.data.builtin import pairs_of_split
+    from keras_transformer.data.builtin.dataset import pairs_of_split
 
     folder = tmp_path_factory.mktemp("corpus")
     sizes = {"train": 700, "validation": 61, "test": 61}
@@ -85,7 +85,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def recipe(corpus):
-    from keras_transformer.run import Recipe
+    from keras_transformer.training.recipe import Recipe
 
     return Recipe(
         corpus=str(corpus),
@@ -104,8 +104,8 @@ SMALL = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
 @pytest.fixture(scope="session")
 def run(recipe, tmp_path_factory):
     """A run of eight steps: not good at anything, but all there."""
-    from keras_transformer.run import start_run
-    from keras_transformer.training import train
+    from keras_transformer.training.new_run import start_run
+    from keras_transformer.training.train_run import train
 
     folder = tmp_path_factory.mktemp("runs") / "small"
     run = start_run(folder, "tiny", recipe, **SMALL | {"num_layers": 2})
@@ -115,7 +115,7 @@ def run(recipe, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def exported(run, tmp_path_factory):
-    from keras_transformer import saved_model
+    from keras_transformer.export import saved_model
 
     path = tmp_path_factory.mktemp("saved_models") / "small" / "1"
     return saved_model.export(run, path, dtype="float32")

@@ -17,16 +17,20 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import TransformerConfig
-from keras_transformer.checkpoints import state_of
 from keras_transformer.data.batches import (
     EncodedPairs,
     evaluation_batches,
     training_batches,
 )
-from keras_transformer.distribution import cut_for, default_strategy
-from keras_transformer.run import Recipe
-from keras_transformer.training import make_model
-from keras_transformer.training_loop import Loop
+from keras_transformer.training.checkpoints import state_of
+from keras_transformer.training.distribution import (
+    default_strategy,
+    sharding_of,
+)
+from keras_transformer.training.loop import Loop
+from keras_transformer.training.models import make_model
+from keras_transformer.training.progress import Best, Progress
+from keras_transformer.training.recipe import Recipe
 
 STEPS = 3
 
@@ -49,13 +53,13 @@ def trained(strategy, parts=1, clipnorm=None, done=0):
     # Where a gradient is close to zero, Adam scales its rounding up to a step.
     model.optimizer.epsilon = 1e-4
     before = weights_of(model)
-    cut = cut_for(strategy, parts)
+    sharding = sharding_of(strategy, parts)
     pairs = some_pairs()
     history = keras.callbacks.History()
     Loop(model, recipe, strategy).fit(
-        training_batches(pairs, 131, seed=1, cut=cut),
-        evaluation_batches(pairs, 131, cut),
-        done,
+        training_batches(pairs, 131, seed=1, sharding=sharding),
+        evaluation_batches(pairs, 131, sharding),
+        Progress(done, Best()),
         STEPS,
         keras.callbacks.CallbackList([history], model=model),
     )

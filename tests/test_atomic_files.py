@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from keras_transformer.atomic_files import write_aside
-from keras_transformer.run import start_run
+from keras_transformer.training.new_run import start_run
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from keras_transformer.config import END, START
 from keras_transformer.data.batches import (
-    Cut,
     EncodedPairs,
+    Sharding,
     evaluation_batches,
     make_batch,
     plan_batches,
@@ -72,7 +72,7 @@ TARGET = [[5, END], [6, 4, 5, END]]
 
 def batch(**cut):
     sides = (tf.ragged.constant(s, dtype=tf.int32) for s in (SOURCE, TARGET))
-    return make_batch(*sides, Cut(**cut))
+    return make_batch(*sides, Sharding(**cut))
 
 
 def test_a_batch_written_out():
@@ -111,7 +111,9 @@ def test_workers_share_what_one_has_alone(cut):
 
 
 def test_each_replica_gets_its_piece():
-    pieces = list(evaluation_batches(encoded(30), 97, Cut(replicas=2, parts=3)))
+    pieces = list(
+        evaluation_batches(encoded(30), 97, Sharding(replicas=2, parts=3))
+    )
     batches = list(evaluation_batches(encoded(30), 97))
     assert len(pieces) == 2 * len(batches)
     for i, whole in enumerate(batches):

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from keras_transformer.config import END
 from keras_transformer.data.batches import encode_pairs, training_batches
 from keras_transformer.data.bpe_dropout import SampledPairs, segment
-from keras_transformer.data.builtin import pairs_of_split
+from keras_transformer.data.builtin.dataset import pairs_of_split
 from keras_transformer.data.corpus import SentencePairs
 from keras_transformer.data.tokenizer import train_tokenizer
-from keras_transformer.run import start_run
+from keras_transformer.training.new_run import start_run
+from keras_transformer.training.split import load_split, load_training_pairs
 
 PAIRS = SentencePairs(
     *(list(side) for side in zip(*pairs_of_split("train", 331), strict=True))
@@ -111,8 +112,9 @@ def test_a_run_trains_on_its_own_text(corpus, recipe, tmp_path):
         recipe, bpe_dropout=0.1, shared_vocabulary=False, vocab_size=380
     )
     run = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
-    pairs, usual = run.data("train")
-    epoch = run.training_pairs().epoch(0)
+    split = load_split(run, "train")
+    pairs, usual = split.pairs, split.encoded
+    epoch = load_training_pairs(run).epoch(0)
     assert epoch.lengths.sum() > usual.lengths.sum()
     for tokenizer, ids, text in (
         (run.source_tokenizer, epoch.source, pairs.source),

@@ -13,9 +13,10 @@ import types
 
 import pytest
 
-from keras_transformer import __main__ as command
-from keras_transformer import saved_model
-from keras_transformer.run import open_run
+from keras_transformer.cli import commands
+from keras_transformer.cli import main as command
+from keras_transformer.export import saved_translator
+from keras_transformer.training.run import open_run
 
 
 def run_command(capsys, *arguments):
@@ -305,10 +306,12 @@ FROZEN = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
     ],
 )
 def test_bfloat16_is_laid_out_once(monkeypatch, dtype, before, after):
-    monkeypatch.setattr(command.os, "environ", before)
-    loaded = types.SimpleNamespace(about={"dtype": dtype})
-    monkeypatch.setattr(saved_model, "SavedTranslator", lambda path: loaded)
-    assert command._exported("folder") is loaded
+    monkeypatch.setattr(commands.os, "environ", before)
+    loaded = types.SimpleNamespace(metadata={"dtype": dtype})
+    monkeypatch.setattr(
+        saved_translator, "SavedTranslator", lambda path: loaded
+    )
+    assert commands._exported("folder") is loaded
     assert before.get(FROZEN) == after
 
 
@@ -328,10 +331,10 @@ def test_workers_share_the_cores(
     import tensorflow as tf
 
     environment = {}
-    monkeypatch.setattr(command.os, "environ", environment)
-    monkeypatch.setattr(command.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(commands.os, "environ", environment)
+    monkeypatch.setattr(commands.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
-    assert command._workers(batch) == workers
+    assert commands._workers(batch) == workers
     assert environment == {"TF_NUM_INTRAOP_THREADS": threads}
 
 
@@ -411,7 +414,9 @@ def test_a_result_that_cannot_be_stored_is_printed(
     def refuse(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("keras_transformer.evaluation.remember", refuse)
+    monkeypatch.setattr(
+        "keras_transformer.inference.evaluation.remember", refuse
+    )
     files = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
     with pytest.warns(UserWarning, match="not stored: .*Read-only"):
         status, captured = run_command(capsys, "evaluate", exported, *files)

@@ -90,7 +90,7 @@ def test_blank_sides_are_dropped_and_counted():
 @pytest.fixture
 def small_builtin(monkeypatch, tmp_path):
     """The built-in corpus, through TensorFlow Datasets, in small."""
-    from keras_transformer.data import builtin
+    from keras_transformer.data.builtin import dataset as builtin
 
     monkeypatch.setattr(
         builtin, "SIZES", {"train": 53, "validation": 7, "test": 5}
@@ -99,7 +99,7 @@ def small_builtin(monkeypatch, tmp_path):
 
 
 def test_builtin_through_tensorflow_datasets(small_builtin):
-    from keras_transformer.data.builtin import pairs_of_split
+    from keras_transformer.data.builtin.dataset import pairs_of_split
 
     pairs = load_pairs("builtin", "train", "en", "de", small_builtin)
     expected = list(pairs_of_split("train", 53))

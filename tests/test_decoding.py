@@ -9,12 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_transformer import (
-    beam_search,
-    candidates,
-    greedy_search,
-    length_penalty,
-)
+from keras_transformer import beam_search, greedy_search, length_penalty
+from keras_transformer.search import next_token
 
 START, END = 2, 3
 
@@ -272,7 +268,7 @@ def test_the_best_of_a_row_are_found_in_chunks(width, count):
     logits = rng.normal(size=(5, width)).round(1).astype("float32")
     count = min(count, width)
     expected, places = ops.top_k(logits, count)
-    found, tokens = candidates._top_k(ops.convert_to_tensor(logits), count)
+    found, tokens = next_token._top_k(ops.convert_to_tensor(logits), count)
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(tokens, places)
 

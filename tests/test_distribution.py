@@ -14,8 +14,8 @@ import tensorflow as tf
 from replicas import trained
 from test_interruption import command, wait_for_step
 
-from keras_transformer import checkpoints
-from keras_transformer.distribution import default_strategy
+from keras_transformer.training import checkpoints
+from keras_transformer.training.distribution import default_strategy
 
 PROGRAM = pathlib.Path(__file__).with_name("replicas.py")
 CLIPNORM = 0.05

@@ -1,7 +1,7 @@
 import pytest
 import sacrebleu
 
-from keras_transformer.evaluation import score
+from keras_transformer.inference.evaluation import score
 
 LINES = ["Am 3. Mai um Viertel nach fünf.", "Zimmer 7 ist im ersten Stock."]
 

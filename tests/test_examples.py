@@ -58,7 +58,7 @@ def test_two_replicas(corpus):
 
 
 def test_translation_and_use_saved_model(tmp_path, monkeypatch, capsys, recipe):
-    from keras_transformer.data import builtin
+    from keras_transformer.data.builtin import dataset as builtin
 
     sizes = {"train": 600, "validation": 20, "test": 20}
     monkeypatch.setattr(builtin, "SIZES", sizes)
@@ -106,6 +106,8 @@ def test_paper_recipes(corpus, tmp_path, capsys):
 def test_small_corpus(tmp_path, recipe, monkeypatch):
     import dataclasses
 
+    from keras_transformer.training.split import load_split
+
     example = load("small_corpus")
     small = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
     recipe = dataclasses.replace(recipe, steps=2, validate_every=2)
@@ -120,12 +122,12 @@ def test_small_corpus(tmp_path, recipe, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(example, "translated", translated)
         run = example.main(recipe, tmp_path / "a", {"steps": 1}, **small)
-    found, _ = run.data("train")
+    found = load_split(run, "train").pairs
     assert found.source == [*sources, *sources, *["far from it"] * len(pairs)]
     assert found.target == [*targets, *shorter, *targets]
 
     both = example.open_run(tmp_path / "a" / "both")
-    found, _ = both.data("train")
+    found = load_split(both, "train").pairs
     assert found.source == [*sources, *targets]
     assert found.target == [*targets, *sources]
     assert run.recipe.initial_run == str(both.folder)

@@ -3,8 +3,12 @@ import random
 
 import pytest
 
-from keras_transformer.data import grammar
-from keras_transformer.data.builtin import SIZES, pairs_of_split, split_of
+from keras_transformer.data.builtin import grammar
+from keras_transformer.data.builtin.dataset import (
+    SIZES,
+    pairs_of_split,
+    split_of,
+)
 
 NUMBERS = [
     (0, "zero", "null"),

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig, beam_search
-from keras_transformer.inference import InferenceModel
-from keras_transformer.inference_weights import inference_weights
+from keras_transformer.inference.fast_model import InferenceModel
+from keras_transformer.inference.fast_weights import inference_weights
 
 SOURCE = np.array([[5, 6, 7, 9, 3], [11, 3, 0, 0, 0]], "int32")
 # Every field that the forward pass depends on, other than its default.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import SMALL
 
-from keras_transformer import checkpoints
+from keras_transformer.training import checkpoints
 
 STEPS = 20
 
@@ -24,7 +24,7 @@ PROGRAM = f"""
 import sys
 from keras_transformer.config import PRESETS
 PRESETS["small"] = {SMALL}
-from keras_transformer.__main__ import main
+from keras_transformer.cli.main import main
 sys.exit(main())
 """
 

@@ -5,10 +5,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import MultiHeadAttention
-from keras_transformer.layers import (
-    causal_mask,
-    scaled_dot_product_attention,
-)
+from keras_transformer.layers import causal_mask, scaled_dot_product_attention
 from keras_transformer.layers.attention import fused_attention
 
 B, T, S, H, D, DK, DV = 2, 3, 5, 7, 11, 13, 17

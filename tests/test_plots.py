@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_transformer.plots import plot_attention, plot_training
+from keras_transformer.inference.attention_plot import plot_attention
+from keras_transformer.training.curves import plot_training
 
 LINE = {"loss": 5.0, "nll": 4.0, "val_loss": 5.5, "val_nll": 4.5, "val_bleu": 1}
 

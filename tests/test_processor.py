@@ -8,8 +8,8 @@ import tensorflow as tf
 from conftest import SMALL
 
 from keras_transformer import processor
-from keras_transformer.run import start_run
-from keras_transformer.training import make_model
+from keras_transformer.training.models import make_model
+from keras_transformer.training.new_run import start_run
 
 PLAIN = "avx2 fma"
 WITH_BFLOAT16 = "avx2 avx512f avx512_bf16"

@@ -34,13 +34,13 @@ def test_there_is_python_to_run():
 
 @each_page
 def test_every_file_it_names_is_there(page):
-    rooms = ("", "keras_transformer", "keras_transformer/layers")
-    rooms += ("keras_transformer/data", "tests", "examples", "benchmarks")
+    folders = [ROOT, *(ROOT / "keras_transformer").rglob("")]
+    folders += [ROOT / name for name in ("tests", "examples", "benchmarks")]
     for name in set(
         re.findall(r"`([\w/]+\.(?:py|txt|yaml))`", page.read_text())
     ):
         made = name.startswith(("train.", "validation.", "log."))
-        assert made or any((ROOT / room / name).is_file() for room in rooms), (
+        assert made or any((folder / name).is_file() for folder in folders), (
             name
         )
 
@@ -54,7 +54,7 @@ def test_every_page_it_links_to_is_there(page):
 
 @each_page
 def test_every_option_it_names_is_there(page):
-    from keras_transformer.__main__ import parser
+    from keras_transformer.cli.arguments import parser
 
     commands = parser()._subparsers._group_actions[0].choices
     text = "".join(blocks(page)).replace("\\\n", " ")

@@ -13,13 +13,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer import evaluation, saved_model
-from keras_transformer.lines import translate_lines
-from keras_transformer.saved_model import SavedTranslator
-from keras_transformer.translator import (
-    SearchSettings,
-    Translator,
-)
+from keras_transformer.export import saved_model
+from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.inference import evaluation
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.text_lines import translate_lines
+from keras_transformer.inference.translator import Translator
+from keras_transformer.training.models import load_model
 
 HARD = [
     b"",
@@ -129,7 +129,7 @@ def test_the_signature_is_as_documented(loaded):
 def test_python_fresh_process_and_session_agree(run, exported, tmp_path):
     texts = [text for text in HARD if text != b"a\x00b"]  # JSON has no NUL
     model = Translator(
-        run.load_model(), run.source_tokenizer, run.target_tokenizer
+        load_model(run), run.source_tokenizer, run.target_tokenizer
     )
     found = model.translate(tf.constant(texts))
     python = found["translation"].numpy().tolist()
@@ -182,7 +182,7 @@ def test_frozen_weights_are_each_models_own(run, exported, tmp_path):
     """With TF_ONEDNN_ASSUME_FROZEN_WEIGHTS, whatever the batches are, and
     whichever thread comes first."""
     other = Translator(
-        run.load_model(), run.source_tokenizer, run.target_tokenizer
+        load_model(run), run.source_tokenizer, run.target_tokenizer
     )
     for weight in other.model.weights:
         weight.assign(1.1 * weight + 0.01)
@@ -249,7 +249,7 @@ def test_a_score_is_the_models_log_probability(loaded, run):
     sources, targets = zip(*pairs, strict=True)
     score = loaded.loaded.signatures["score"]
     found = score(text=tf.constant(sources), translation=tf.constant(targets))
-    model = run.load_model()
+    model = load_model(run)
     for i, (source, target) in enumerate(pairs):
         ids = run.target_tokenizer.encode([target])
         before = tf.concat([[[2]], ids[:, :-1]], axis=1)
@@ -293,7 +293,7 @@ def test_an_explanation_belongs_to_its_translation(loaded, run):
 
 
 def test_other_beam_sizes_are_asked_for_by_signature(run, loaded):
-    model = run.load_model()
+    model = load_model(run)
     text = tf.constant([b"room 7 is on the third floor", b""])
     for beam, alpha in ((1, 0.6), (3, 1.0)):
         expected = Translator(
@@ -310,7 +310,7 @@ def test_other_beam_sizes_are_asked_for_by_signature(run, loaded):
 
 
 def test_what_is_stored_beside_the_model(loaded, exported):
-    about = json.loads((exported / saved_model.ABOUT).read_text())
+    about = json.loads((exported / saved_model.METADATA).read_text())
     assert about["search"]["beam_size"] == 4
     assert "layers:2|d_model:22" in about["signature"]
     evaluation.remember(exported, {"bleu": 1.0})
@@ -345,7 +345,7 @@ def test_a_name_is_one_that_servers_take(run, tmp_path, monkeypatch):
 def test_bfloat16_is_smaller_and_says_so(run, exported, tmp_path):
     path = saved_model.export(run, tmp_path / "1", dtype="bfloat16")
     loaded = SavedTranslator(path)
-    assert loaded.about["dtype"] == "bfloat16"
+    assert loaded.metadata["dtype"] == "bfloat16"
     found = loaded.translate(tf.constant(["room 7", ""]))
     expected = SavedTranslator(exported).translate(tf.constant(["room 7", ""]))
     np.testing.assert_allclose(found["score"], expected["score"], rtol=0.02)
@@ -376,7 +376,7 @@ def test_a_damaged_export_is_named(exported, tmp_path):
     subprocess.run(check, cwd=copy, check=True)
     listed = (copy / saved_model.SUMS).read_text()
     assert "variables/variables.data-00000-of-00001" in listed
-    assert saved_model.ABOUT in listed
+    assert saved_model.METADATA in listed
     graph = copy / "saved_model.pb"
     data = bytearray(graph.read_bytes())
     data[len(data) // 2] ^= 1
@@ -396,7 +396,7 @@ def test_another_vocabulary_is_refused(run):
 
     other = train_tokenizer(["some other text here"] * 9, 290)
     with pytest.raises(ValueError, match="290 word pieces for a model of 400"):
-        Translator(run.load_model(), other, other)
+        Translator(load_model(run), other, other)
 
 
 @pytest.mark.parametrize(("workers", "share"), [(1, 13), (3, 5), (29, 1)])
@@ -469,7 +469,7 @@ def test_learned_positions_are_never_exceeded(run):
 
 def test_python_asks_for_no_more_than_a_server_may(run):
     tokenizer = run.source_tokenizer
-    translator = Translator(run.load_model(), tokenizer, tokenizer)
+    translator = Translator(load_model(run), tokenizer, tokenizer)
     text = tf.constant(["room 7"])
     with pytest.raises(ValueError, match="beam_size=33"):
         translator.n_best(text, 33, 0.6)
@@ -480,7 +480,7 @@ def test_python_asks_for_no_more_than_a_server_may(run):
 def test_a_translation_is_one_line(run):
     tokenizer = run.target_tokenizer
     assert tokenizer.pieces(tokenizer.line_breaks) == ["<0x0A>", "<0x0D>"]
-    model = run.load_model()
+    model = load_model(run)
     # A model that wants nothing more than to break the line.
     table = model.target_embedding.embeddings
     wanted = np.array(table)

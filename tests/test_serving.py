@@ -13,15 +13,15 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from keras_transformer import (
-    Transformer,
-    TransformerConfig,
-    saved_model,
-    serving,
+from keras_transformer import Transformer, TransformerConfig
+from keras_transformer.export import saved_model
+from keras_transformer.export import tensorflow_serving as serving
+from keras_transformer.export.saved_translator import (
+    SavedTranslator,
+    check_intact,
 )
-from keras_transformer.candidates import most_probable
-from keras_transformer.saved_model import SavedTranslator
-from keras_transformer.translator import Translator
+from keras_transformer.inference.translator import Translator
+from keras_transformer.search.next_token import most_probable
 
 
 def test_servers_know_every_operation(exported):
@@ -351,7 +351,7 @@ def test_an_export_interrupted_anywhere_leaves_nothing(
     (tmp_path / "name" / f".1.{os.getpid()}" / "assets.extra").mkdir(
         parents=True
     )
-    saved_model.check_intact(saved_model.export(run, tmp_path / "name" / "1"))
+    check_intact(saved_model.export(run, tmp_path / "name" / "1"))
 
 
 @pytest.mark.slow

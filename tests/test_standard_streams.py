@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from keras_transformer import standard_streams
-from keras_transformer.standard_streams import chunks_of_lines
+from keras_transformer.cli import standard_streams
+from keras_transformer.cli.standard_streams import chunks_of_lines
 
 
 def test_a_slow_pipe_is_answered_line_by_line():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import END, PAD, START, UNKNOWN
-from keras_transformer.data.builtin import pairs_of_split
+from keras_transformer.data.builtin.dataset import pairs_of_split
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 
 

@@ -9,14 +9,18 @@ import pytest
 import tensorflow as tf
 from conftest import SMALL
 
-from keras_transformer import callbacks as quality
-from keras_transformer import checkpoints, training
-from keras_transformer.callbacks import steps_of
-from keras_transformer.lines import translate_lines
-from keras_transformer.lock import lock
-from keras_transformer.run import open_run, start_run
-from keras_transformer.training import train
-from keras_transformer.training_loop import TrainingInterrupted
+from keras_transformer.inference.text_lines import translate_lines
+from keras_transformer.training import callbacks, checkpoints, score
+from keras_transformer.training.callbacks import steps_of
+from keras_transformer.training.curves import read_log
+from keras_transformer.training.lock import lock
+from keras_transformer.training.loop import TrainingInterrupted
+from keras_transformer.training.models import load_model
+from keras_transformer.training.new_run import start_run
+from keras_transformer.training.progress import read_validated
+from keras_transformer.training.run import open_run
+from keras_transformer.training.split import load_split
+from keras_transformer.training.train_run import train
 
 
 @pytest.fixture(scope="module")
@@ -137,21 +141,20 @@ def test_a_validation_that_is_cut_short_is_done_on_resume(
             sender.at("translation")
             return translate_lines(*args, **kwargs)
 
-        monkeypatch.setattr(quality, "translate_lines", translate)
+        monkeypatch.setattr(score, "translate_lines", translate)
         with pytest.raises(TrainingInterrupted, match=f"after step {step};"):
             train(open_run(other.folder), 8, verbose=0, callbacks=[sender])
         assert [s for s, _ in checkpoints.steps(other.checkpoints)][-1] == step
         # It did not wait for it.
-        assert step not in quality.read_validated(other)
+        assert step not in read_validated(other)
     train(open_run(other.folder), 8, verbose=0)
     for step in (4, 8):
         assert_same_weights(run, other, step)
-    assert quality.read_validated(other) == quality.read_validated(run)
-    lines = [quality.read_log(each.folder) for each in (run, other)]
+    assert read_validated(other) == read_validated(run)
+    lines = [read_log(each.folder) for each in (run, other)]
     for line in [*lines[0], *lines[1]]:
         del line["tokens/s"]
     assert lines[0] == lines[1]
-    assert other.best_checkpoint.exists()
 
 
 def test_a_finished_run_is_left_alone(run, capsys):
@@ -183,9 +186,9 @@ def test_a_failing_plot_is_a_warning(run, monkeypatch):
     def fail(_):
         raise OSError("no room for a picture")
 
-    monkeypatch.setattr(training, "plot_training", fail)
+    monkeypatch.setattr(callbacks, "plot_training", fail)
     with pytest.warns(UserWarning, match="no room for a picture"):
-        training._plot(run.folder)
+        callbacks.TrainingCurves(run).on_train_end()
 
 
 def test_a_run_knows_its_steps(recipe, tmp_path, capsys):
@@ -197,7 +200,6 @@ def test_a_run_knows_its_steps(recipe, tmp_path, capsys):
     # A validation where training was cut short is none of the series.
     about, _ = checkpoints.read(checkpoints.steps(run.checkpoints)[0][1])
     assert about["best"]["step"] == 0
-    assert not run.best_checkpoint.exists()
     train(open_run(run.folder), verbose=0)
     assert "has its 3 steps" in capsys.readouterr().out
 
@@ -205,7 +207,7 @@ def test_a_run_knows_its_steps(recipe, tmp_path, capsys):
 def test_separate_vocabularies_train_and_translate(recipe, tmp_path):
     import tensorflow as tf
 
-    from keras_transformer.translator import Translator
+    from keras_transformer.inference.translator import Translator
 
     separate = dataclasses.replace(
         recipe, shared_vocabulary=False, validate_every=2
@@ -222,7 +224,7 @@ def test_what_is_left_out_is_counted(corpus, recipe, tmp_path, capsys):
     short = dataclasses.replace(recipe, max_length=25, validate_every=1)
     run = start_run(tmp_path / "run", "tiny", short, **SMALL)
     out = capsys.readouterr().out
-    _, encoded = run.data("train")
+    encoded = load_split(run, "train").encoded
     assert f"train: {len(encoded)} pairs; left out 0 blank and" in out
     assert encoded.lengths.max() <= 25
     assert len(encoded) < 700
@@ -288,7 +290,7 @@ def test_a_run_begins_with_the_weights_of_another(run, recipe, tmp_path):
     model = train(open_run(other.folder), 1, verbose=0)
     assert other.target_tokenizer.model == run.target_tokenizer.model
     assert model.config.dropout_rate == 0.2
-    expected = run.load_model().get_weights()
+    expected = load_model(run).get_weights()
     for found, value in zip(model.get_weights(), expected, strict=True):
         np.testing.assert_allclose(found, value, atol=1e-6)
 

@@ -4,13 +4,11 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig
-from keras_transformer.data.batches import Cut, make_batch
+from keras_transformer.data.batches import Sharding, make_batch
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
-from keras_transformer.optimizer import Adam
-from keras_transformer.projection_loss import CHUNK, projection_loss
-from keras_transformer.training_step import (
-    _gradients,
-)
+from keras_transformer.training.adam import Adam
+from keras_transformer.training.chunked_loss import CHUNK, projection_loss
+from keras_transformer.training.step import _gradients
 
 
 def small_model(source_vocab_size=None, **kwargs):
@@ -35,7 +33,9 @@ def ragged_pairs(rows=13, seed=1):
 
 
 def one_part(**cut):
-    return {k: x[0] for k, x in make_batch(*ragged_pairs(), Cut(**cut)).items()}
+    return {
+        k: x[0] for k, x in make_batch(*ragged_pairs(), Sharding(**cut)).items()
+    }
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 7, CHUNK, CHUNK + 1, 2 * CHUNK + 5])

@@ -40,15 +40,27 @@ class EncodedPairs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
-    """How a batch is cut: over workers, their replicas, and into parts that a
-    replica works off one after the other. Sums over all pieces do not depend
-    on it."""
+class Sharding:
+    """Says how a batch is divided over workers, their replicas, and parts that
+    a replica computes one after the other. Sums over all parts do not depend
+    on it.
+
+    Args:
+        workers: number of workers.
+        worker: which of them this is.
+        replicas: number of replicas of each worker.
+        parts: number of parts of each replica.
+    """
 
     workers: int = 1
-    worker: int = 0  # which of them this is
-    replicas: int = 1  # of each worker
+    worker: int = 0
+    replicas: int = 1
     parts: int = 1
+
+    @property
+    def devices(self) -> int:
+        """The replicas of all workers."""
+        return self.workers * self.replicas
 
 
 def encode_pairs(
@@ -90,7 +102,9 @@ def plan_batches(
     """
     longest = lengths.max(axis=1)
     if seed is None:
-        return _cut(np.argsort(-longest, kind="stable"), longest, tokens)
+        return _split_by_tokens(
+            np.argsort(-longest, kind="stable"), longest, tokens
+        )
     rng = np.random.default_rng((seed, epoch))
     order = rng.permutation(len(longest))
     average = max(1, int(longest.mean())) if len(longest) else 1
@@ -100,11 +114,11 @@ def plan_batches(
         some = order[start : start + pool]
         keys = lengths[some]
         some = some[np.lexsort((keys[:, 0], keys[:, 1], longest[some]))]
-        plan.extend(_cut(some, longest, tokens))
+        plan.extend(_split_by_tokens(some, longest, tokens))
     return [plan[i] for i in rng.permutation(len(plan))]
 
 
-def _cut(order, longest, tokens):
+def _split_by_tokens(order, longest, tokens):
     batches, start, width = [], 0, 0
     for i, pair in enumerate(order):
         width = max(width, longest[pair])
@@ -120,7 +134,7 @@ def training_batches(
     pairs: EncodedPairs,
     tokens: int,
     seed: int,
-    cut: Cut = Cut(),
+    sharding: Sharding = Sharding(),
     first_batch: int = 0,
 ) -> tf.data.Dataset:
     """Endless shuffled batches.
@@ -129,7 +143,7 @@ def training_batches(
         pairs: an `EncodedPairs`, or a `SampledPairs`, other in every epoch.
         tokens: about how many tokens to a batch and side.
         seed: of the order, which changes with each epoch.
-        cut: what each batch is cut into.
+        sharding: how each batch is divided.
         first_batch: how many batches to leave out, for resuming.
 
     Returns:
@@ -145,15 +159,15 @@ def training_batches(
             yield from _rows(encoded, plan[skip:])
             skip = max(0, skip - len(plan))
 
-    return _dataset(batches, cut)
+    return _dataset(batches, sharding)
 
 
 def evaluation_batches(
-    encoded: EncodedPairs, tokens: int, cut: Cut = Cut()
+    encoded: EncodedPairs, tokens: int, sharding: Sharding = Sharding()
 ) -> tf.data.Dataset:
     """Every pair once, in batches as above, longest first."""
     plan = plan_batches(encoded.lengths, tokens, seed=None)
-    return _dataset(lambda: _rows(encoded, plan), cut)
+    return _dataset(lambda: _rows(encoded, plan), sharding)
 
 
 def _rows(encoded, plan) -> Iterator[tuple[np.ndarray, ...]]:
@@ -171,21 +185,21 @@ def _rows(encoded, plan) -> Iterator[tuple[np.ndarray, ...]]:
         yield tuple(batch)
 
 
-def _dataset(batches, cut):
+def _dataset(batches, sharding):
     some = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((None,), tf.int64)
 
     def pieces(source, source_lengths, target, target_lengths):
         return make_batch(
             tf.RaggedTensor.from_row_lengths(source, source_lengths),
             tf.RaggedTensor.from_row_lengths(target, target_lengths),
-            cut,
+            sharding,
         )
 
     dataset = (
         tf.data.Dataset.from_generator(batches, output_signature=(*some, *some))
         .map(pieces, num_parallel_calls=2, deterministic=True)
         .unbatch()
-        .prefetch(8 * cut.replicas)
+        .prefetch(8 * sharding.replicas)
     )
     options = tf.data.Options()
     # An autotuned iterator holds up its own end for as long as a minute: the
@@ -194,7 +208,9 @@ def _dataset(batches, cut):
     return dataset.with_options(options)
 
 
-def make_batch(source, target, cut: Cut = Cut()) -> dict[str, tf.Tensor]:
+def make_batch(
+    source, target, sharding: Sharding = Sharding()
+) -> dict[str, tf.Tensor]:
     """One batch, in pieces.
 
     Rows are dealt out in turn, so that every piece has a like share of the
@@ -203,7 +219,7 @@ def make_batch(source, target, cut: Cut = Cut()) -> dict[str, tf.Tensor]:
 
     Args:
         source, target: ragged ids `(None, None)` with end tokens.
-        cut: what the batch is cut into.
+        sharding: how the batch is divided.
 
     Returns:
         For this worker's replicas: int32 ids padded with 0, `source`
@@ -223,19 +239,23 @@ def make_batch(source, target, cut: Cut = Cut()) -> dict[str, tf.Tensor]:
         "labels": labels,
         "weights": tf.math.divide_no_nan(real, tf.reduce_sum(real)),
     }
-    return {name: _dealt_to_replicas(rows, cut) for name, rows in batch.items()}
+    return {
+        name: _dealt_to_replicas(rows, sharding) for name, rows in batch.items()
+    }
 
 
-def _dealt_to_replicas(rows, cut):
+def _dealt_to_replicas(rows, sharding):
     """`(rows, length)` to this worker's `(R, A, B, length)`."""
-    replicas = cut.workers * cut.replicas
-    pieces = replicas * cut.parts
+    replicas = sharding.devices
+    pieces = replicas * sharding.parts
     missing = -tf.shape(rows)[0] % pieces
     rows = tf.pad(rows, [[0, missing], [0, 0]])
     length = tf.shape(rows)[1]
     # Row i goes to piece i mod pieces.
-    rows = tf.reshape(rows, (-1, replicas, cut.parts, length))
+    rows = tf.reshape(rows, (-1, replicas, sharding.parts, length))
     rows = tf.transpose(rows, (1, 2, 0, 3))
-    first = cut.worker * cut.replicas
-    rows = rows[first : first + cut.replicas]
-    return tf.ensure_shape(rows, (cut.replicas, cut.parts, None, None))
+    first = sharding.worker * sharding.replicas
+    rows = rows[first : first + sharding.replicas]
+    return tf.ensure_shape(
+        rows, (sharding.replicas, sharding.parts, None, None)
+    )

@@ -53,6 +53,9 @@ class SampledPairs:
         usual = [side.lengths(0) for side in (self.source, self.target)]
         self.kept = np.flatnonzero(np.maximum(*usual) <= max_length)
 
+    def __len__(self):
+        return len(self.kept)
+
     def epoch(self, number: int) -> EncodedPairs:
         """The pairs as they are written in one epoch."""
         rng = np.random.default_rng((self.seed, number))

@@ -35,6 +35,10 @@ class SentencePairs:
     def __len__(self):
         return len(self.source)
 
+    def first(self, count: int) -> "SentencePairs":
+        """Returns the first pairs alone."""
+        return SentencePairs(self.source[:count], self.target[:count])
+
 
 def load_pairs(
     corpus: str,
@@ -168,7 +172,7 @@ def _from_tfds(name, split, source, target, data_dir):
     import tensorflow_datasets as tfds
 
     # The import registers the builder under its name.
-    from keras_transformer.data import builtin  # noqa: F401
+    from keras_transformer.data.builtin import dataset as builtin  # noqa: F401
 
     tfds.disable_progress_bar()
     try:

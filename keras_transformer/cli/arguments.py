@@ -1,0 +1,169 @@
+"""The command line of `keras-transformer`; nothing heavy is imported."""
+
+import argparse
+import dataclasses
+import typing
+
+from keras_transformer.config import PRESETS, TransformerConfig
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.processor import DTYPES
+from keras_transformer.training.recipe import Recipe
+
+BATCH_SIZE = 64
+DEFAULT_PRESET = "tiny"
+METAVARS = {int: "N", float: "X"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser. Its result has only the options that were given:
+    defaults are where the options are used."""
+    top = argparse.ArgumentParser(
+        prog="keras-transformer",
+        description='The Transformer of "Attention Is All You Need".',
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name, help):
+        sub = commands.add_parser(
+            name,
+            help=help,
+            description=help,
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+        )
+        sub.set_defaults(command=name)
+        return sub
+
+    sub = command("train", "Learn a vocabulary and train a model.")
+    sub.add_argument("--out", required=True, help="folder of the run")
+    sub.add_argument(
+        "--resume", action="store_true", help="resume the run, or start it"
+    )
+    sub.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="repeat bit for bit on GPUs, too; slower there",
+    )
+    sub.add_argument(
+        "--preset",
+        metavar="NAME",
+        help=f"shape of the model, one of {', '.join(PRESETS)} "
+        f"(default: {DEFAULT_PRESET})",
+    )
+    for field in options_of(TransformerConfig):
+        _add_field(sub, TransformerConfig, field, "the preset's")
+    for field in options_of(Recipe):
+        _add_field(sub, Recipe, field, field.default)
+
+    sub = command("average", "Choose weights: newest, best, or an average.")
+    sub.add_argument("folder", metavar="RUN", help="folder of the run")
+    sub.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
+        help="newest checkpoints to average (default: the run's)",
+    )
+
+    sub = command("export", "Export a run as a SavedModel: text in, text out.")
+    sub.add_argument("folder", metavar="RUN", help="folder of the run")
+    sub.add_argument("path", help="saved_models/NAME/VERSION")
+    sub.add_argument(
+        "--format",
+        choices=["saved_model", "ctranslate2"],
+        help="ctranslate2 is another engine, with its own search "
+        "(default: saved_model)",
+    )
+    sub.add_argument(
+        "--quantization",
+        help="of ctranslate2: int8, int16, float16, bfloat16 or float32",
+    )
+    sub.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="of the SavedModel's matrices, for the machine that will serve; "
+        "auto is bfloat16 where this machine's processor multiplies in it "
+        "(default: auto)",
+    )
+    _add_search(sub, None)
+
+    sub = command("translate", "Translate lines: standard input to output.")
+    _add_model(sub)
+    sub.add_argument(
+        "--explain",
+        metavar="FILE.png",
+        help="draw the attention of each head, for one line",
+    )
+
+    sub = command("evaluate", "Score a SavedModel by sacreBLEU; one JSON line.")
+    _add_model(sub)
+    for side in ("source", "reference"):
+        sub.add_argument(
+            f"--{side}",
+            required=True,
+            metavar="FILE",
+            help=f"{side} sentences, one a line",
+        )
+    sub.add_argument(
+        "--tokenize",
+        help=f"sacreBLEU's tokenizer (default: {Recipe.bleu_tokenizer})",
+    )
+    return top
+
+
+def options_of(cls) -> list[dataclasses.Field]:
+    """Returns the fields of a dataclass that are options of `train`."""
+    return [f for f in dataclasses.fields(cls) if "help" in f.metadata]
+
+
+def option_of(field) -> str:
+    """Returns the option of a field, such as `--vocab-size`."""
+    return "--" + field.metadata.get("option", field.name.replace("_", "-"))
+
+
+def _add_field(sub, cls, field, default):
+    """Adds the option of a field of a dataclass."""
+    kind = typing.get_type_hints(cls)[field.name]
+    kind = next(k for k in (bool, int, float, str) if k in _members(kind))
+    if kind is bool:
+        sub.add_argument(
+            option_of(field),
+            action="store_false" if field.default else "store_true",
+            dest=field.name,
+            default=argparse.SUPPRESS,
+            help=field.metadata["help"],
+        )
+        return
+    choices = field.metadata.get("choices")
+    metavar = field.metadata.get("metavar", METAVARS.get(kind))
+    shown = "" if default is None else f" (default: {default})"
+    sub.add_argument(
+        option_of(field),
+        type=kind,
+        dest=field.name,
+        choices=choices,
+        metavar=None if choices else metavar,
+        help=field.metadata["help"] + shown,
+    )
+
+
+def _members(kind):
+    """The types of `int | None`, or the one of `int`."""
+    return typing.get_args(kind) or (kind,)
+
+
+def _add_model(sub):
+    sub.add_argument("path", metavar="MODEL", help="saved_models/NAME/VERSION")
+    _add_search(sub, "as exported")
+    sub.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help=f"lines to translate at a time (default: {BATCH_SIZE})",
+    )
+
+
+def _add_search(sub, default):
+    """Adds the options of the search; `default` is the field's, if `None`."""
+    for field in options_of(SearchSettings):
+        shown = field.default if default is None else default
+        _add_field(sub, SearchSettings, field, shown)

@@ -1,0 +1,1 @@
+"""The built-in corpus: sentences that a grammar writes, no download."""

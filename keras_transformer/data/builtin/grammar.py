@@ -1,0 +1,340 @@
+"""A grammar that writes English sentences with their German translation.
+
+About numbers, dates, clock times, prices and quantities: what a small model
+can learn in minutes, and yet word order, gender, case and the German way with
+numbers ("siebenundvierzig", "halb sechs", "1.250,50 Euro") must all be right.
+"""
+
+import random
+from collections.abc import Iterator
+
+from keras_transformer.data.builtin.lexicon import (
+    ADJECTIVES,
+    CITIES,
+    CROWDS,
+    ENGLISH_ONES,
+    ENGLISH_TENS,
+    EVENTS,
+    FLOORS,
+    GERMAN_ONES,
+    GERMAN_TENS,
+    LIQUID_UNITS,
+    LIQUIDS,
+    MONTHS,
+    PEOPLE,
+    PLACES,
+    RELATIVES,
+    SOLID_UNITS,
+    SOLIDS,
+    THINGS,
+    WEEKDAYS,
+)
+
+
+def english_number(n: int) -> str:
+    """47 is forty-seven; 0 ≤ n < 10,000."""
+    if n < 20:
+        return ENGLISH_ONES[n]
+    if n < 100:
+        tens, ones = divmod(n, 10)
+        return ENGLISH_TENS[tens] + (f"-{ENGLISH_ONES[ones]}" if ones else "")
+    if n < 1000:
+        hundreds, rest = divmod(n, 100)
+        words = f"{ENGLISH_ONES[hundreds]} hundred"
+        return f"{words} and {english_number(rest)}" if rest else words
+    thousands, rest = divmod(n, 1000)
+    words = f"{english_number(thousands)} thousand"
+    if not rest:
+        return words
+    return words + (" and " if rest < 100 else " ") + english_number(rest)
+
+
+def german_number(n: int) -> str:
+    """47 is siebenundvierzig; 0 ≤ n < 10,000."""
+    return _german_stem(n) + ("s" if n % 100 == 1 else "")
+
+
+def _german_stem(n: int) -> str:
+    if n < 20:
+        return GERMAN_ONES[n]
+    if n < 100:
+        tens, ones = divmod(n, 10)
+        return (f"{GERMAN_ONES[ones]}und" if ones else "") + GERMAN_TENS[tens]
+    unit, name = (100, "hundert") if n < 1000 else (1000, "tausend")
+    count, rest = divmod(n, unit)
+    return GERMAN_ONES[count] + name + (_german_stem(rest) if rest else "")
+
+
+def english_ordinal(n: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th, 21st …"""
+    special = {1: "st", 2: "nd", 3: "rd"}
+    suffix = "th" if n % 100 in (11, 12, 13) else special.get(n % 10, "th")
+    return f"{n}{suffix}"
+
+
+def clock(rng: random.Random) -> tuple[str, str]:
+    """A time of day as people say it, without the preposition."""
+    hour = rng.randint(1, 12)
+    following = hour % 12 + 1
+    spoken, spoken_next = ENGLISH_ONES[hour], ENGLISH_ONES[following]
+    german, german_next = german_number(hour), german_number(following)
+    kind = rng.randrange(7)
+    if kind == 0:
+        return f"{spoken} o'clock", f"{GERMAN_ONES[hour]} Uhr"
+    if kind == 1:
+        return f"quarter past {spoken}", f"Viertel nach {german}"
+    if kind == 2:
+        return f"half past {spoken}", f"halb {german_next}"
+    if kind == 3:
+        return f"quarter to {spoken_next}", f"Viertel vor {german_next}"
+    minutes = rng.choice((5, 10, 20))
+    if kind == 4:
+        return (
+            f"{english_number(minutes)} past {spoken}",
+            f"{german_number(minutes)} nach {german}",
+        )
+    if kind == 5:
+        return (
+            f"{english_number(minutes)} to {spoken_next}",
+            f"{german_number(minutes)} vor {german_next}",
+        )
+    hour, minute = rng.randrange(24), rng.randrange(60)
+    half = "a.m." if hour < 12 else "p.m."
+    return (
+        f"{(hour - 1) % 12 + 1}:{minute:02} {half}",
+        f"{hour}:{minute:02} Uhr",
+    )
+
+
+def date(rng: random.Random) -> tuple[str, str]:
+    """The 3rd of May, in German without the article."""
+    english, german, days = rng.choice(MONTHS)
+    day = rng.randint(1, days)
+    return f"the {english_ordinal(day)} of {english}", f"{day}. {german}"
+
+
+def price(rng: random.Random) -> tuple[str, str]:
+    """€1,250.50 and 1.250,50 Euro."""
+    euros = rng.choice((rng.randint(2, 99), rng.randint(100, 9999)))
+    if rng.random() < 0.5:
+        english = f"€{euros:,}"
+        return english, f"{euros:,} Euro".replace(",", ".")
+    cents = rng.randrange(100)
+    german = f"{euros:,}".replace(",", ".")
+    return f"€{euros:,}.{cents:02}", f"{german},{cents:02} Euro"
+
+
+def count(rng: random.Random) -> tuple[str, str]:
+    """A number from 2 on, in figures or in words."""
+    n = rng.choice((rng.randint(2, 12), rng.randint(13, 999)))
+    if n % 100 == 1 or rng.random() < 0.5:
+        return str(n), str(n)
+    return english_number(n), german_number(n)
+
+
+# --- Sentences: each gives English and German without the final stop. ---
+
+
+def _event(rng):
+    (what, was), (when, wann) = rng.choice(EVENTS), date(rng)
+    time, zeit = clock(rng)
+    verb, verb_de = rng.choice(
+        (("is", "ist"), ("starts", "beginnt"), ("ends", "endet"))
+    )
+    order = rng.randrange(3)
+    if order == 0:
+        return (
+            f"{what} {verb} on {when} at {time}",
+            f"{was} {verb_de} am {wann} um {zeit}",
+        )
+    if order == 1:
+        return (
+            f"on {when}, {what} {verb} at {time}",
+            f"am {wann} {verb_de} {was} um {zeit}",
+        )
+    day, tag = rng.choice(WEEKDAYS)
+    return (
+        f"{what} {verb} on {day}, {when}, at {time}",
+        f"{was} {verb_de} am {tag}, dem {wann}, um {zeit}",
+    )
+
+
+def _cost(rng):
+    (thing, ding, gender), (how, wie) = (
+        rng.choice(THINGS),
+        rng.choice(ADJECTIVES),
+    )
+    amount, betrag = price(rng)
+    if rng.random() < 0.5:
+        article = {"m": "der", "f": "die", "n": "das"}[gender]
+        return (
+            f"the {how} {thing} costs {amount}",
+            f"{article} {wie}e {ding} kostet {betrag}",
+        )
+    article, ending = {
+        "m": ("ein", "er"),
+        "f": ("eine", "e"),
+        "n": ("ein", "es"),
+    }[gender]
+    a = "an" if how[0] in "aeiou" else "a"
+    return (
+        f"{a} {how} {thing} costs {amount}",
+        f"{article} {wie}{ending} {ding} kostet {betrag}",
+    )
+
+
+def _purchase(rng):
+    who, wer, has, _ = rng.choice(PEOPLE)
+    (thing, ding, gender), (how, wie) = (
+        rng.choice(THINGS),
+        rng.choice(ADJECTIVES),
+    )
+    amount, betrag = price(rng)
+    article, ending = {
+        "m": ("einen", "en"),
+        "f": ("eine", "e"),
+        "n": ("ein", "es"),
+    }[gender]
+    a = "an" if how[0] in "aeiou" else "a"
+    if rng.random() < 0.5:
+        return (
+            f"{who} bought {a} {how} {thing} for {amount}",
+            f"{wer} {has} {article} {wie}{ending} {ding} für {betrag} gekauft",
+        )
+    day, tag = rng.choice(WEEKDAYS)
+    return (
+        f"on {day}, {who} bought {a} {how} {thing} for {amount}",
+        f"am {tag} {has} {wer} {article} {wie}{ending} {ding} für {betrag} "
+        "gekauft",
+    )
+
+
+def _need(rng):
+    who, wer, has, plural = rng.choice(PEOPLE)
+    n, zahl = count(rng)
+    if rng.random() < 0.5:
+        (unit, einheit), (stuff, ware) = (
+            rng.choice(SOLID_UNITS),
+            rng.choice(SOLIDS),
+        )
+    else:
+        (unit, einheit), (stuff, ware) = (
+            rng.choice(LIQUID_UNITS),
+            rng.choice(LIQUIDS),
+        )
+    need = "need" if plural else "needs"
+    ending = {"habe": "e", "haben": "en", "hat": "t"}[has]
+    return (
+        f"{who} {need} {n} {unit} of {stuff}",
+        f"{wer} brauch{ending} {zahl} {einheit} {ware}",
+    )
+
+
+def _crowd(rng):
+    (where, wo), (who, wer) = rng.choice(PLACES), rng.choice(CROWDS)
+    n, zahl = count(rng)
+    if rng.random() < 0.5:
+        return f"there are {n} {who} {where}", f"{wo} sind {zahl} {wer}"
+    day, tag = rng.choice(WEEKDAYS)
+    return (
+        f"on {day} there were {n} {who} {where}",
+        f"am {tag} waren {zahl} {wer} {wo}",
+    )
+
+
+def _train(rng):
+    city, stadt = rng.choice(CITIES)
+    time, zeit = clock(rng)
+    platform = rng.randint(1, 24)
+    return (
+        f"the train to {city} leaves at {time} from platform {platform}",
+        f"der Zug nach {stadt} fährt um {zeit} von Gleis {platform} ab",
+    )
+
+
+def _journey(rng):
+    (start, von), (end, nach) = rng.sample(CITIES, 2)
+    hours, minutes = rng.randint(2, 23), rng.randint(2, 59)
+    return (
+        f"the journey from {start} to {end} takes {hours} hours and "
+        f"{minutes} minutes",
+        f"die Reise von {von} nach {nach} dauert {hours} Stunden und "
+        f"{minutes} Minuten",
+    )
+
+
+def _birth(rng):
+    who, wer = rng.choice([*RELATIVES, ("Anna", "Anna"), ("Peter", "Peter")])
+    when, wann = date(rng)
+    year = rng.randint(1900, 2020)
+    return (
+        f"{who} was born on {when} {year}",
+        f"{wer} wurde am {wann} {year} geboren",
+    )
+
+
+def _age(rng):
+    who, wer = rng.choice(RELATIVES)
+    n = rng.randint(2, 99)
+    return (
+        f"{who} is {english_number(n)} years old",
+        f"{wer} ist {german_number(n)} Jahre alt",
+    )
+
+
+def _number(rng):
+    n = rng.choice((rng.randint(0, 999), rng.randint(1000, 9999)))
+    what, was = rng.choice(
+        (
+            ("the answer is", "die Antwort ist"),
+            ("the secret number is", "die geheime Zahl ist"),
+            ("the house number is", "die Hausnummer ist"),
+        )
+    )
+    return f"{what} {english_number(n)}", f"{was} {german_number(n)}"
+
+
+def _room(rng):
+    room = rng.randint(1, 999)
+    floor, stock = rng.choice(FLOORS)
+    what, was = rng.choice((("room", "Zimmer"), ("office", "Büro")))
+    return (
+        f"{what} {room} is on the {floor} floor",
+        f"{was} {room} ist im {stock} Stock",
+    )
+
+
+def _call(rng):
+    time, zeit = clock(rng)
+    when, wann = rng.choice((("before", "vor"), ("after", "nach")))
+    day, tag = rng.choice(WEEKDAYS)
+    return (
+        f"please call me on {day} {when} {time}",
+        f"bitte ruf mich am {tag} {wann} {zeit} an",
+    )
+
+
+RULES = (
+    [_event] * 5 + [_cost] * 2 + [_purchase] * 3 + [_need] * 3 + [_crowd] * 2
+) + [_train, _journey, _birth, _age, _number, _room, _call]
+
+
+def sentence_pair(rng: random.Random) -> tuple[str, str]:
+    """One English sentence and its German translation."""
+    return tuple(_finish(text) for text in rng.choice(RULES)(rng))
+
+
+def _finish(text: str) -> str:
+    stop = "" if text.endswith(".") else "."  # "at 5:40 p.m." has its stop
+    return text[0].upper() + text[1:] + stop
+
+
+def sentence_pairs(seed: int) -> Iterator[tuple[str, str]]:
+    """Endless pairs, the same for the same seed, no source twice."""
+    rng = random.Random(seed)
+    seen = set()
+    while True:
+        pair = sentence_pair(rng)
+        if pair[0] not in seen:
+            seen.add(pair[0])
+            yield pair

@@ -1,0 +1,176 @@
+"""Export to CTranslate2, another engine for the same weights.
+
+The folder holds CTranslate2's model and, for the text on both sides,
+`source.model` and `target.model` of SentencePiece:
+
+    engine = ctranslate2.Translator(path)
+    pieces = source.encode(text, out_type=str)
+    best = engine.translate_batch([pieces], beam_size=4, length_penalty=0)
+    text = target.decode(best[0].hypotheses[0])
+
+The end token of the source is added by the engine. Its length penalty is n^α
+for a length of n, another one than ours: values of α are not portable.
+"""
+
+import os
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+from ctranslate2.specs import common_spec, transformer_spec
+
+from keras_transformer.layers import positional_encoding
+from keras_transformer.training.models import load_model
+from keras_transformer.training.run import Run
+
+ACTIVATIONS = {
+    "relu": common_spec.Activation.RELU,
+    "silu": common_spec.Activation.SWISH,
+    "gelu": common_spec.Activation.GELU,
+}
+QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
+
+
+def export(
+    run: Run, path, quantization: str | None = None, positions: int = 1024
+) -> pathlib.Path:
+    """Exports a run's chosen weights as a model of CTranslate2.
+
+    Args:
+        run: an open `Run`.
+        path: the new folder.
+        quantization: of the matrices, one of `QUANTIZATIONS`. Defaults to
+            float32.
+        positions: the longest source or target, in word pieces, that the
+            engine will take. With learned positions it is theirs.
+
+    Raises:
+        ValueError: if the path exists, or the format has no place for what the
+            model is.
+    """
+    path = pathlib.Path(path)
+    if path.exists():
+        raise ValueError(
+            f"The folder of an export must not exist. Received: {str(path)!r}."
+        )
+    if quantization not in (None, *QUANTIZATIONS):
+        raise ValueError(
+            f"`quantization` must be one of {', '.join(QUANTIZATIONS)}. "
+            f"Received: quantization={quantization!r}"
+        )
+    spec = specification(load_model(run), positions)
+    for register, tokenizer in (
+        (spec.register_source_vocabulary, run.source_tokenizer),
+        (spec.register_target_vocabulary, run.target_tokenizer),
+    ):
+        register(tokenizer.pieces(range(tokenizer.vocab_size)))
+    spec.validate()
+    spec.optimize(quantization)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
+    aside.mkdir(parents=True)
+    try:
+        spec.save(str(aside))
+        (aside / "source.model").write_bytes(run.source_tokenizer.model)
+        (aside / "target.model").write_bytes(run.target_tokenizer.model)
+        os.rename(aside, path)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return path
+
+
+def specification(model, positions: int = 1024):
+    """A `Transformer` as CTranslate2's `TransformerSpec`, vocabularies aside.
+
+    Raises:
+        ValueError: if the format has no place for what the model is.
+    """
+    config = model.config
+    width = config.d_model // config.num_heads
+    if (config.key_dim or width, config.value_dim or width) != (width, width):
+        raise ValueError(
+            "CTranslate2 wants heads of width d_model / num_heads. Received: "
+            f"key_dim={config.key_dim}, value_dim={config.value_dim}"
+        )
+    if config.activation not in ACTIVATIONS:
+        raise ValueError(
+            f"CTranslate2 has the activations {', '.join(ACTIVATIONS)} of "
+            f"ours. Received: activation={config.activation!r}"
+        )
+    spec = transformer_spec.TransformerSpec.from_config(
+        config.num_layers,
+        config.num_heads,
+        pre_norm=config.norm_first,
+        activation=ACTIVATIONS[config.activation],
+    )
+    spec.config.layer_norm_epsilon = config.layer_norm_epsilon
+    spec.config.add_source_eos = True
+    encoder, decoder = spec.encoder, spec.decoder
+    for side, to, embedding in (
+        (encoder, encoder.embeddings[0], model.source_embedding),
+        (decoder, decoder.embeddings, model.target_embedding),
+    ):
+        to.weight = _array(embedding.embeddings)
+        side.position_encodings.encodings = _positions(embedding, positions)
+    decoder.projection.weight = decoder.embeddings.weight  # §3.4, tied
+    for side, norm in (
+        (encoder, model.encoder_norm),
+        (decoder, model.decoder_norm),
+    ):
+        if norm is not None:
+            _norm(side.layer_norm, norm)
+    for to, layer in zip(encoder.layer, model.encoder_layers, strict=True):
+        _attention(to.self_attention, layer, "self_attention", (3,))
+        _feed_forward(to.ffn, layer)
+    for to, layer in zip(decoder.layer, model.decoder_layers, strict=True):
+        _attention(to.self_attention, layer, "self_attention", (3,))
+        _attention(to.attention, layer, "cross_attention", (1, 2))
+        _feed_forward(to.ffn, layer)
+    return spec
+
+
+def _positions(embedding, length):
+    if embedding.positions == "learned":
+        return _array(embedding.position_embeddings)
+    if embedding.positions is None:
+        return np.zeros((length, embedding.d_model), "float32")
+    return _array(positional_encoding(np.arange(length), embedding.d_model))
+
+
+def _attention(to, layer, name, groups):
+    """`groups`: how many of query, key and value share a product."""
+    attention = getattr(layer, name)
+    projections = [
+        attention.query_projection,
+        attention.key_projection,
+        attention.value_projection,
+    ]
+    for i, count in enumerate(groups):
+        _linear(to.linear[i], *projections[:count])
+        projections = projections[count:]
+    _linear(to.linear[-1], attention.output_projection)
+    _norm(to.layer_norm, getattr(layer, f"{name}_norm"))
+
+
+def _feed_forward(to, layer):
+    _linear(to.linear_0, layer.feed_forward.inner)
+    _linear(to.linear_1, layer.feed_forward.outer)
+    _norm(to.layer_norm, layer.feed_forward_norm)
+
+
+def _linear(to, *layers):
+    """Side by side; CTranslate2's matrices are (outputs, inputs)."""
+    to.weight = np.concatenate([_array(one.kernel).T for one in layers])
+    if layers[0].use_bias:
+        to.bias = np.concatenate([_array(one.bias) for one in layers])
+
+
+def _norm(to, norm):
+    to.gamma = _array(norm.gamma)
+    to.beta = _array(norm.beta)
+
+
+def _array(tensor):
+    return np.ascontiguousarray(keras.ops.convert_to_numpy(tensor))

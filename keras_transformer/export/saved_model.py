@@ -1,0 +1,223 @@
+"""The SavedModel: text in, text out, for TensorFlow Serving and for Python.
+
+    serving_default(text: string[B])
+        -> {"translation": string[B], "score": float32[B]}
+    n_best(text: string[B], beam_size: int32[], alpha: float32[],
+           max_length: int32[])
+        -> {"translation": string[B, K], "score": float32[B, K]}
+    score(text: string[B], translation: string[B])
+        -> {"score": float32[B], "pieces": int32[B]}
+    explain(text: string[B])
+        -> {"translation": string[B], "score": float32[B],
+            "source_pieces": string[B, S], "target_pieces": string[B, T],
+            "attention": float32[B, N, H, T, S]}
+
+All of them also give `truncated: bool[B]`, whether a text was too long and was
+cut. A server has defaults for all inputs of `n_best` but `text`. What the
+signature promises, for every string: see `Translator`. To load it needs
+`tensorflow` and, for the tokenizer's operations, `import tensorflow_text`;
+nothing of this package.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, registers the tokenizer's operations
+
+import keras_transformer
+from keras_transformer import processor
+from keras_transformer.export import tensorflow_serving as serving
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.translator import Translator
+from keras_transformer.training import checkpoints
+from keras_transformer.training.models import load_model
+
+METADATA = "keras_transformer.json"
+SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
+
+
+def export(
+    run, path, settings: SearchSettings | None = None, dtype: str = "auto"
+) -> pathlib.Path:
+    """Exports a run's chosen weights to `NAME/VERSION`.
+
+    The folder is written aside and renamed: a server that watches `NAME` never
+    sees half of it.
+
+    Args:
+        run: an open `Run`.
+        path: the new folder; its last part is an integer, as servers want it.
+        settings: of the search. Defaults to the paper's.
+        dtype: of the matrices: "float32" or "bfloat16", which is smaller, and
+            faster on processors that have instructions for it. Defaults to
+            "auto", see `processor.resolve_dtype`.
+
+    Raises:
+        ValueError: if the path exists or is not made as said, the dtype is
+            another one, or the graph has an operation that servers do not
+            know.
+    """
+    path = pathlib.Path(path)
+    if not re.fullmatch(r"[0-9]+", path.name):
+        raise ValueError(
+            "A SavedModel's folder ends in a version number, which servers "
+            f"look for. Received: {str(path)!r}. "
+            f"Try {str(path / '1')!r}."
+        )
+    name = path.resolve().parent.name
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise ValueError(
+            "A model's name, the folder of its versions, is made of letters, "
+            f"digits and `_.-`, as servers want it. Received: {name!r} in "
+            f"{str(path)!r}. Choose another."
+        )
+    if path.exists():
+        raise ValueError(
+            "A published version is not overwritten. Received: "
+            f"{str(path)!r}, which exists. Choose the next number."
+        )
+    if dtype not in processor.DTYPES:
+        raise ValueError(
+            f"`dtype` must be one of {', '.join(processor.DTYPES)}. "
+            f"Received: dtype={dtype!r}"
+        )
+    dtype = processor.resolve_dtype(dtype)
+    settings = settings or SearchSettings()
+    model = load_model(run)
+    translator = Translator(
+        model, run.source_tokenizer, run.target_tokenizer, settings
+    )
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    # Of a process that was killed and had the same number.
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        write(translator, aside, dtype)
+        serving.check_operations(aside)
+        metadata = {
+            "keras_transformer": keras_transformer.__version__,
+            "signature": signature(run),
+            "weights": digest(model),
+            "dtype": dtype,
+            "search": dataclasses.asdict(settings),
+            "max_pieces": translator.max_pieces,
+            "max_length": translator.max_length,
+        }
+        (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
+        serving.write_extras(
+            aside,
+            name,
+            path.name,
+            metadata,
+            _some_text(run.source_tokenizer),
+        )
+        (aside / SUMS).write_text(_sums(aside))
+        os.rename(aside, path)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return path
+
+
+def write(translator: Translator, path, dtype: str = "float32"):
+    """Writes a translator as a SavedModel with the signatures above."""
+    fixed = translator.fixed(dtype)
+    module = tf.Module()
+    module.weights = fixed.weights
+    text = tf.TensorSpec([None], tf.string, name="text")
+    translation = tf.TensorSpec([None], tf.string, name="translation")
+    settings = translator.settings
+    defaults = {
+        "beam_size": tf.constant(settings.beam_size),
+        "alpha": tf.constant(float(settings.alpha)),
+        "max_length": tf.constant(translator.max_length),
+    }
+
+    # The signature's defaults are those of Python.
+    def n_best(
+        text,
+        beam_size=defaults["beam_size"],
+        alpha=defaults["alpha"],
+        max_length=defaults["max_length"],
+    ):
+        return fixed.n_best(text, beam_size, alpha, max_length)
+
+    options = [
+        tf.TensorSpec([], value.dtype, name=name)
+        for name, value in defaults.items()
+    ]
+    signatures = {
+        "serving_default": (fixed.translate, [text]),
+        "n_best": (n_best, [text, *options]),
+        "score": (fixed.score, [text, translation]),
+        "explain": (fixed.explain, [text]),
+    }
+    tf.saved_model.save(
+        module,
+        str(path),
+        signatures={
+            name: tf.function(function, input_signature=inputs, autograph=False)
+            for name, (function, inputs) in signatures.items()
+        },
+    )
+
+
+def _sums(folder):
+    """A line of checksum and name for each file of an export."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  "
+        f"{path.relative_to(folder).as_posix()}\n"
+        for path in files
+    )
+
+
+def digest(model) -> str:
+    """SHA-256 of a model's weights: tells which training an export is of."""
+    sha = hashlib.sha256()
+    for weight in model.get_weights():
+        sha.update(np.ascontiguousarray(weight))
+    return sha.hexdigest()
+
+
+def signature(run) -> str:
+    """One line that says what a model is, as sacreBLEU does for scores."""
+    config, recipe = run.config, run.recipe
+    fields = {
+        "layers": config.num_layers,
+        "d_model": config.d_model,
+        "d_ff": config.d_ff,
+        "heads": config.num_heads,
+        "norm": "pre" if config.norm_first else "post",
+        "positions": config.positions,
+        "tied": "yes" if config.shared_vocabulary else "target",
+        "dropout": config.dropout_rate,
+        "smooth": recipe.label_smoothing,
+        "vocab": f"bpe-{config.vocab_size}",
+        "languages": f"{recipe.source}-{recipe.target}",
+        "val_bleu": _validation_bleu(run),
+        "version": keras_transformer.__version__,
+    }
+    return "|".join(f"{name}:{value}" for name, value in fields.items())
+
+
+def _validation_bleu(run):
+    """Of the weights that were chosen, if any were yet."""
+    if not run.weights.exists():
+        return "unknown"
+    return checkpoints.read_metadata(run.weights)["val_bleu"]
+
+
+def _some_text(tokenizer):
+    """A short line and a long one, of the vocabulary's middle."""
+    middle = tokenizer.vocab_size // 2
+    ids = [list(range(middle, middle + count)) for count in (5, 31)]
+    lines = tokenizer.decode(tf.ragged.constant(ids).to_tensor())
+    return [line.decode() for line in lines.numpy()]

@@ -1,0 +1,111 @@
+"""An exported SavedModel in Python."""
+
+import hashlib
+import json
+import pathlib
+
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, registers the tokenizer's operations
+
+from keras_transformer import processor
+from keras_transformer.export.saved_model import METADATA, SUMS
+from keras_transformer.inference.search_settings import SearchSettings
+
+
+class SavedTranslator:
+    """An exported model, loaded.
+
+    Args:
+        path: the folder `NAME/VERSION`.
+
+    Raises:
+        ValueError: if there is no SavedModel of this package, or it is
+            damaged.
+    """
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        if not (self.path / "saved_model.pb").is_file():
+            raise ValueError(
+                f"No SavedModel in {str(path)!r}. Expected a folder that "
+                "`keras-transformer export` wrote, such as "
+                "saved_models/NAME/1."
+            )
+        if (self.path / SUMS).exists():
+            check_intact(self.path)
+        self.loaded = tf.saved_model.load(str(path))
+        if "n_best" not in self.loaded.signatures:
+            raise ValueError(
+                f"The SavedModel in {str(path)!r} has no signature `n_best`: "
+                "it was not written by `keras-transformer export`."
+            )
+        self.metadata = json.loads((self.path / METADATA).read_text())
+        processor.check_half_precision(self.metadata.get("dtype", "float32"))
+        if "max_length" not in self.metadata:
+            raise ValueError(
+                f"The SavedModel in {str(path)!r} was written by an earlier "
+                "version, before 0.1.0 was finished. Export the run again."
+            )
+
+    def translate(self, text) -> dict:
+        """Strings `(B,)` to `translation` and `score`, as exported."""
+        return self.loaded.signatures["serving_default"](text=text)
+
+    def explain(self, line) -> dict:
+        """What the signature `explain` says of one string, without padding."""
+        found = self.loaded.signatures["explain"](text=tf.constant([line]))
+        found = {name: value.numpy()[0] for name, value in found.items()}
+        source, target = (
+            [piece.decode() for piece in found[side] if piece]
+            for side in ("source_pieces", "target_pieces")
+        )
+        return {
+            "translation": found["translation"].decode(),
+            "score": float(found["score"]),
+            "source_pieces": source,
+            "target_pieces": target,
+            "attention": found["attention"][:, :, : len(target)],
+        }
+
+    def searched_with(self, beam_size=None, alpha=None):
+        """`translate` with another beam size or length penalty."""
+        asked = {"beam_size": beam_size, "alpha": alpha}
+        settings = SearchSettings(  # which checks them
+            **self.metadata["search"]
+            | {
+                name: value
+                for name, value in asked.items()
+                if value is not None
+            }
+        )
+
+        def translate(text):
+            best = self.loaded.signatures["n_best"](
+                text=text,
+                beam_size=tf.constant(settings.beam_size),
+                alpha=tf.constant(float(settings.alpha)),
+                max_length=tf.constant(self.metadata["max_length"]),
+            )
+            for name in ("translation", "score"):
+                best[name] = best[name][:, 0]
+            return best
+
+        return translate
+
+
+def check_intact(path):
+    """Compares the files of an export with its checksums.
+
+    Raises:
+        ValueError: if a file is damaged or missing.
+    """
+    path = pathlib.Path(path)
+    for line in (path / SUMS).read_text().splitlines():
+        expected, name = line.split("  ", 1)
+        file = path / name
+        data = file.read_bytes() if file.is_file() else b""
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise ValueError(
+                f"{str(file)!r} is not what was exported: its SHA-256 is not "
+                f"that of {SUMS}. Copy the export again."
+            )

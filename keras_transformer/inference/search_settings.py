@@ -1,0 +1,50 @@
+"""Settings of the search of a translator; importing it imports nothing else."""
+
+import dataclasses
+
+from keras_transformer.config import option_field
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSettings:
+    """Describes how translations are searched for: section 6.1, "beam size of
+    4 and length penalty α = 0.6 […] maximum output length during inference to
+    input length + 50".
+
+    Args:
+        beam_size: hypotheses to keep.
+        alpha: exponent of the length penalty.
+        extra_length: how many word pieces more than its source a translation
+            may have.
+        max_source_length: word pieces after which a source is cut.
+        max_beam_size: largest beam size that callers may ask for.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    beam_size: int = option_field(4, "hypotheses to keep, section 6.1")
+    alpha: float = option_field(
+        0.6, "exponent of the length penalty", metavar="ALPHA"
+    )
+    extra_length: int = 50
+    max_source_length: int = 512
+    max_beam_size: int = 32
+
+    def __post_init__(self):
+        for name, least in (
+            ("beam_size", 1),
+            ("alpha", 0),
+            ("extra_length", 0),
+            ("max_source_length", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"`{name}` must be at least {least}. "
+                    f"Received: {name}={getattr(self, name)}"
+                )
+        if self.beam_size > self.max_beam_size:
+            raise ValueError(
+                f"`beam_size` must be at most {self.max_beam_size}. "
+                f"Received: beam_size={self.beam_size}"
+            )

@@ -1,0 +1,317 @@
+"""Text in, text out: tokenizer, model and beam search in one graph.
+
+Shapes: B batch, K beam size, S source length, T target length.
+"""
+
+import tensorflow as tf
+
+from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.inference.fast_model import InferenceModel
+from keras_transformer.inference.fast_weights import inference_weights
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.search.beam_search import beam_search
+
+# Unicode's separators, the control characters that are space, and the mark that
+# SentencePiece writes for a space.
+BLANK = r"[\pZ\x09-\x0d\x{85}\x{2581}]*"
+
+
+class Translator:
+    """Translates strings by a trained `Transformer`.
+
+    Every input has an output in its place: an empty string, or one of spaces
+    alone, gives an empty string and score 0 without a search; a source of more
+    than `max_source_length` word pieces is cut there, and `truncated` says so.
+    Output is valid UTF-8 whatever the input is.
+
+    Args:
+        model: a `Transformer`.
+        source_tokenizer, target_tokenizer: `Tokenizer`s, the same one for a
+            shared vocabulary.
+        settings: `SearchSettings`.
+        weights: `inference_weights` to use instead of the model's own.
+
+    Raises:
+        ValueError: if a vocabulary has not the size that the model has.
+    """
+
+    def __init__(
+        self,
+        model,
+        source_tokenizer,
+        target_tokenizer,
+        settings=None,
+        weights=None,
+    ):
+        config = model.config
+        sizes = (
+            config.source_vocab_size or config.vocab_size,
+            config.vocab_size,
+        )
+        for side, size, tokenizer in zip(
+            ("source", "target"),
+            sizes,
+            (source_tokenizer, target_tokenizer),
+            strict=True,
+        ):
+            if tokenizer.vocab_size != size:
+                raise ValueError(
+                    f"The {side} vocabulary must be the one that the model was "
+                    f"trained with. Received: {tokenizer.vocab_size} word "
+                    f"pieces for a model of {size}."
+                )
+        self.model = model
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.settings = settings or SearchSettings()
+        self.weights = weights
+
+    def fixed(self, dtype="float32") -> "Translator":
+        """The same with variables of its own, laid out once and for all."""
+        return Translator(
+            self.model,
+            self.source_tokenizer,
+            self.target_tokenizer,
+            self.settings,
+            tf.nest.map_structure(tf.Variable, self._laid_out(dtype)),
+        )
+
+    def compiled(self):
+        """Returns `translate` as one traced TensorFlow function."""
+        return tf.function(
+            self.translate,
+            input_signature=[tf.TensorSpec([None], tf.string, name="text")],
+            autograph=False,
+        )
+
+    def translate(self, text):
+        """The best translation of each string.
+
+        Args:
+            text: strings `(B,)`; B may be 0.
+
+        Returns:
+            `translation`, strings `(B,)`, `score`, float32 `(B,)`: the
+            log-probability of the translation divided by its length penalty,
+            and `truncated`, bool `(B,)`: whether the source was too long.
+        """
+        settings = self.settings
+        best = self.n_best(text, settings.beam_size, settings.alpha)
+        for name in ("translation", "score"):
+            best[name] = best[name][:, 0]
+        return best
+
+    def n_best(self, text, beam_size, alpha, max_length=None):
+        """All K hypotheses of each string, best first.
+
+        Args:
+            text: strings `(B,)`; B may be 0.
+            beam_size: K, an integer or scalar tensor.
+            alpha: of the length penalty, a number or scalar tensor.
+            max_length: the most pieces of a translation, end token included,
+                an integer or scalar tensor. Without it the settings'
+                `extra_length` alone limits it, as in any case.
+
+        Returns:
+            `translation`, strings `(B, K)`, `score`, float32 `(B, K)`, and
+            `truncated`, bool `(B,)`.
+        """
+        if max_length is None:
+            max_length = self.max_length
+        beam_size, alpha, max_length = self._checked(
+            beam_size, alpha, max_length
+        )
+        text = tf.ensure_shape(text, [None])
+        pieces, truncated = self._source(text)
+        full = ~self._blank(text, pieces)
+        rows = tf.where(full)  # [n, 1]
+        pieces = _one_at_least(tf.ragged.boolean_mask(pieces, full))
+        ids, scores = self._search(
+            pieces.to_tensor(PAD), beam_size, alpha, max_length
+        )
+
+        count = tf.shape(rows)[0]
+        length = tf.shape(ids)[2]
+        hypotheses = self.target_tokenizer.decode(
+            tf.reshape(ids[:count], [-1, length])
+        )
+        shape = tf.stack([tf.shape(text)[0], beam_size])
+        hypotheses = tf.reshape(hypotheses, [count, beam_size])
+        return {
+            "translation": tf.tensor_scatter_nd_update(
+                tf.fill(shape, ""), rows, hypotheses
+            ),
+            "score": tf.tensor_scatter_nd_update(
+                tf.zeros(shape), rows, scores[:count]
+            ),
+            "truncated": truncated,
+        }
+
+    def _checked(self, beam_size, alpha, max_length):
+        """The same, if they can be asked for; tensors once the graph has
+        checked them, so that nothing is allocated before."""
+        checks, values = [], [beam_size, alpha, max_length]
+        names = ("beam_size", "alpha", "max_length")
+        lows = (1, 0.0, 1)
+        highs = (self.settings.max_beam_size, float("inf"), tf.int32.max)
+        for name, value, low, high in zip(
+            names, values, lows, highs, strict=True
+        ):
+            holds = (value >= low) & (value <= high)
+            message = f"`{name}` must be at least {low}, at most {high}."
+            if tf.is_tensor(value):
+                checks.append(tf.debugging.Assert(holds, [message, value]))
+            elif not holds:
+                raise ValueError(f"{message} Received: {name}={value}")
+        with tf.control_dependencies(checks):
+            return [tf.identity(x) if tf.is_tensor(x) else x for x in values]
+
+    def score(self, text, translation):
+        """How probable the model finds given translations.
+
+        Args:
+            text, translation: strings `(B,)`.
+
+        Returns:
+            `score`, float32 `(B,)`: the log-probability of the translation,
+            `pieces`, int32 `(B,)`: of how many, end token included, it is the
+            sum, and `truncated`, bool `(B,)`: whether either was too long.
+        """
+        source, truncated = self._source(tf.ensure_shape(text, [None]))
+        translation = tf.ensure_shape(translation, [None])
+        tf.debugging.assert_equal(
+            tf.size(text),
+            tf.size(translation),
+            "`text` and `translation` must have the same number of strings.",
+        )
+        target, also = self.target_tokenizer.encode_at_most(
+            translation, self.max_length - 1
+        )
+        model = self._model()
+        log_probs, _ = model.read(
+            _one_at_least(target).to_tensor(PAD),
+            model.encode(_one_at_least(source).to_tensor(PAD)),
+        )
+        count = tf.shape(text)[0]
+        return {
+            "score": tf.reduce_sum(log_probs, axis=1)[:count],
+            "pieces": tf.cast(target.row_lengths(), tf.int32),
+            "truncated": truncated | also,
+        }
+
+    def explain(self, text):
+        """The best translations, and what the decoder attended to.
+
+        Args:
+            text: strings `(B,)`.
+
+        Returns:
+            `translation`, `score` and `truncated` as `translate` gives them,
+            `source_pieces` `(B, S)` and `target_pieces` `(B, T)`, strings that
+            are empty at padding, and `attention`, float32 `(B, N, H, T, S)`:
+            of each of N layers and H heads, the weights from each target piece
+            to the source, which add up to 1. A blank string has no pieces:
+            empty strings, and no attention: zeros.
+        """
+        settings = self.settings
+        source, truncated = self._source(tf.ensure_shape(text, [None]))
+        blank = self._blank(text, source)
+        source = _one_at_least(source).to_tensor(PAD)
+        ids, scores = self._search(
+            source, settings.beam_size, settings.alpha, self.max_length
+        )
+        best = ids[:, 0]
+        model = self._model()
+        _, attention = model.read(best, model.encode(source))
+
+        def pieces(tokenizer, ids):
+            names = tokenizer.pieces(range(tokenizer.vocab_size))
+            names[PAD] = ""
+            return tf.gather(tf.constant(names), ids)
+
+        found = {
+            "translation": self.target_tokenizer.decode(best),
+            "score": scores[:, 0],
+            "source_pieces": pieces(self.source_tokenizer, source),
+            "target_pieces": pieces(self.target_tokenizer, best),
+            "attention": tf.stack(attention, axis=1),
+        }
+        count = tf.shape(text)[0]
+        found = {name: value[:count] for name, value in found.items()}
+        return {
+            **found,
+            "translation": tf.where(blank, "", found["translation"]),
+            "score": tf.where(blank, 0.0, found["score"]),
+            **{
+                name: tf.where(blank[:, None], "", found[name])
+                for name in ("source_pieces", "target_pieces")
+            },
+            "attention": tf.where(
+                blank[:, None, None, None, None], 0.0, found["attention"]
+            ),
+            "truncated": truncated,
+        }
+
+    def _source(self, text):
+        return self.source_tokenizer.encode_at_most(text, self.max_pieces)
+
+    @staticmethod
+    def _blank(text, pieces):
+        """Without anything to translate: at most the end token."""
+        blank = tf.strings.regex_full_match(text, BLANK)
+        return blank | (pieces.row_lengths() <= 1)
+
+    def _model(self):
+        weights = self.weights or self._laid_out()
+        return InferenceModel(self.model.config, weights)
+
+    @property
+    def max_pieces(self) -> int:
+        """Where a sentence is cut; learned positions leave room for the end
+        token."""
+        config, longest = self.model.config, self.settings.max_source_length
+        if config.positions == "learned":
+            longest = min(longest, config.max_length - 1)
+        return longest
+
+    @property
+    def max_length(self) -> int:
+        """The most pieces that a translation can have, end token included."""
+        config = self.model.config
+        longest = self.max_pieces + 1 + self.settings.extra_length
+        if config.positions == "learned":
+            longest = min(longest, config.max_length)
+        return longest
+
+    def _search(self, source, beam_size, alpha, max_length):
+        """Source ids `(B, S)` to target ids `(B, K, T)` and scores."""
+        model = self._model()
+        lengths = tf.math.count_nonzero(source, axis=1, dtype=tf.int32)
+        limits = tf.minimum(lengths + self.settings.extra_length, max_length)
+        if model.config.positions == "learned":
+            limits = tf.minimum(limits, model.config.max_length)
+        cache = model.empty_cache(model.encode(source), beam_size)
+
+        def step(tokens, cache, index):
+            return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
+
+        return beam_search(
+            step,
+            cache,
+            limits,
+            beam_size,
+            alpha,
+            reorder=model.reorder,
+            keep=model.keep,
+        )
+
+    def _laid_out(self, dtype="float32"):
+        # Not to be generated: they have no text, or break the line.
+        barred = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
+        return inference_weights(self.model, dtype, barred)
+
+
+def _one_at_least(pieces):
+    """With nothing to translate one blank row keeps the shapes whole."""
+    none = tf.cast(tf.equal(pieces.nrows(), 0), tf.int32)
+    return tf.concat([pieces, tf.fill([none, 1], END)], axis=0)

@@ -1,0 +1,265 @@
+"""Beam search over any step function: section 6.1.
+
+Shapes: B batch, K beam size, N = B·K rows, L length limit, V vocabulary. What a
+step function is, `sampling` says.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+from keras import ops
+
+from keras_transformer.config import END, PAD, START
+from keras_transformer.search.batched_take import batched_take
+from keras_transformer.search.constraints import Constraints
+from keras_transformer.search.length_penalty import length_penalty
+from keras_transformer.search.next_token import (
+    MINUS_INFINITY,
+    at_most,
+    most_probable,
+)
+from keras_transformer.search.sampling import greedy_search
+
+
+def beam_search(
+    step_fn,
+    cache,
+    limits,
+    beam_size=4,
+    alpha=0.6,
+    start_id=START,
+    end_id=END,
+    reorder=None,
+    minima=None,
+    prefix=None,
+    keep=None,
+):
+    """Finds probable sequences by beam search: section 6.1.
+
+    Keeps the `beam_size` most probable prefixes at each step.
+
+    Example:
+
+    >>> from keras import ops
+    >>> table = ops.convert_to_tensor([[0.0, 0, 0, 1, 9], [0.0, 0, 0, 9, 1]])
+    >>> def step(tokens, cache, index):  # token 4, then the end token 3
+    ...     row = ops.cast(tokens == 4, "int32")
+    ...     return ops.take(table, row, axis=0), cache
+    >>> ids, scores = beam_search(step, {}, limits=[5], beam_size=2)
+    >>> print(ops.convert_to_numpy(ids)[0, 0])
+    [4 3 0 0 0]
+
+    A hypothesis is finished when its end token is among the K best
+    continuations; it is scored log P / `length_penalty` and kept if it is
+    among the K best finished so far. A sentence stops when its most probable
+    prefix, divided by the largest penalty it could reach, cannot beat the
+    worst kept hypothesis, or with K = 1, which is greedy search, at its first
+    end token. It is frozen then, so what it returns does not depend on the
+    sentences beside it. At the limit only the end token is allowed, so every
+    hypothesis is finished.
+
+    Args:
+        step_fn: the step function, for N = B·K rows.
+        cache: its first cache.
+        limits: integers `(B,)`, the most tokens for each sentence, end token
+            included. At least 1.
+        beam_size: K, an integer; in a TensorFlow graph also a tensor.
+        alpha: α ≥ 0 of the length penalty. Defaults to 0.6.
+        start_id, end_id: default to the package's.
+        reorder: a function of the cache and of integers `(B, K)`, the beam
+            that each new one goes on from, that gives the cache of the new
+            ones. Defaults to taking rows of every tensor.
+        minima: integers `(B,)`, the fewest tokens, end token included, or
+            `None`. Where a limit is smaller, it counts.
+        prefix: integers `(B, P)`, the tokens that every hypothesis of a
+            sentence begins with, -1 where it is free, or `None`.
+        keep: a function of the cache and of integers `(n,)`, the sentences
+            that go on, that gives the cache of these alone. With it finished
+            sentences leave the batch, and step functions get fewer rows. For
+            TensorFlow alone, in a graph whose B is not static.
+
+    Returns:
+        ids `(B, K, L)`, best first, padded with 0 after the end token, and
+        float32 scores `(B, K)`. Where fewer than K hypotheses exist the rest
+        are padding with score -inf.
+
+    Raises:
+        ValueError: if `beam_size` < 1 or `alpha` < 0.
+    """
+    if any(
+        isinstance(x, int | float) and x < low
+        for x, low in ((beam_size, 1), (alpha, 0))
+    ):
+        raise ValueError(
+            "`beam_size` must be at least 1 and `alpha` at least 0. "
+            f"Received: beam_size={beam_size}, alpha={alpha}"
+        )
+    constraints = Constraints(limits, minima, prefix, end_id)
+    if isinstance(beam_size, int) and beam_size == 1:
+        sequences, scores = greedy_search(
+            step_fn, cache, limits, start_id, end_id, minima, prefix
+        )
+        # Every row ends, at its limit by force.
+        lengths = ops.argmax(ops.equal(sequences, end_id), axis=-1) + 1
+        scores = scores / length_penalty(lengths, alpha)
+        return sequences[:, None], scores[:, None]
+
+    search = _Search(
+        step_fn, reorder or _reordered, beam_size, alpha, constraints
+    )
+    batch = ops.shape(constraints.limits)[0]
+    nothing = ops.full((batch, beam_size), MINUS_INFINITY, dtype="float32")
+    hypotheses = ops.full(
+        (batch, beam_size, constraints.longest), PAD, dtype="int32"
+    )
+    first_only = ops.arange(beam_size) > 0  # all beams are the same at first
+    state = (
+        ops.cast(0, "int32"),
+        ops.full((batch, beam_size), start_id, dtype="int32"),
+        hypotheses,
+        ops.where(first_only, nothing, 0.0),
+        hypotheses,
+        nothing,
+        cache,
+    )
+    if keep is None:
+        *_, done, scores, _ = search.steps(state, until=0)
+        return done, scores
+
+    # What has ended leaves the batch; all that was found is kept beside it.
+    def until_a_quarter_ended(rows, all_done, all_scores, *state):
+        here = dataclasses.replace(
+            search, constraints=constraints.of_rows(rows)
+        )
+        state = here.steps(state, until=ops.size(rows) * 3 // 4)
+        index, *parts, cache = state
+        _, _, log_probs, done, scores = parts
+        all_done = ops.scatter_update(all_done, rows[:, None], done)
+        all_scores = ops.scatter_update(all_scores, rows[:, None], scores)
+        unfinished = ops.nonzero(here.unfinished(log_probs, scores))[0]
+        unfinished = ops.cast(unfinished, "int32")
+        rows, *parts = (ops.take(x, unfinished, axis=0) for x in (rows, *parts))
+        return (
+            rows,
+            all_done,
+            all_scores,
+            index,
+            *parts,
+            keep(cache, unfinished),
+        )
+
+    def some_are_left(rows, all_done, all_scores, index, *_):
+        return (index < constraints.longest) & (ops.size(rows) > 0)
+
+    _, done, scores, *_ = ops.while_loop(
+        some_are_left,
+        until_a_quarter_ended,
+        (ops.arange(batch, dtype="int32"), hypotheses, nothing, *state),
+    )
+    return done, scores
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """A beam search of the sentences that `constraints` are for."""
+
+    step_fn: Callable
+    reorder: Callable
+    beam_size: int
+    alpha: float
+    constraints: Constraints
+
+    def unfinished(self, log_probs, scores):
+        """Which sentences go on, `(B,)`: those that can still improve."""
+        best = ops.max(log_probs, axis=-1, initial=MINUS_INFINITY)
+        worst = ops.min(scores, axis=-1, initial=-MINUS_INFINITY)
+        largest_penalty = length_penalty(self.constraints.limits, self.alpha)
+        is_open = ops.equal(worst, MINUS_INFINITY) | (self.beam_size > 1)
+        return is_open & (best / largest_penalty > worst)
+
+    def steps(self, state, until):
+        """The state when at most `until` sentences go on."""
+        constraints, beam_size = self.constraints, self.beam_size
+        batch = ops.shape(constraints.limits)[0]
+        positions = ops.arange(constraints.longest, dtype="int32")
+
+        def some_are_unfinished(
+            index, tokens, alive, log_probs, done, scores, cache
+        ):
+            unfinished = ops.cast(self.unfinished(log_probs, scores), "int32")
+            return (index < constraints.longest) & (ops.sum(unfinished) > until)
+
+        def step(index, tokens, alive, log_probs, done, scores, cache):
+            running = self.unfinished(log_probs, scores)[:, None]
+            logits, cache = self.step_fn(
+                ops.reshape(tokens, (-1,)), cache, index
+            )
+            # 2K are enough, of a beam and in all: at most K are end tokens.
+            several = at_most(2 * beam_size, logits.shape[-1])
+            early = constraints.too_early(index)
+            gained, tokens = most_probable(
+                logits,
+                several,
+                ops.repeat(constraints.forced_tokens(index), beam_size),
+                early if early is None else ops.repeat(early, beam_size),
+                constraints.end_id,
+            )
+            shape = (batch, beam_size * several)
+            candidates = ops.reshape(log_probs, (-1, 1)) + gained
+            best, found = ops.top_k(
+                ops.reshape(candidates, shape), 2 * beam_size
+            )  # [B, 2K]
+            found = ops.cast(found, "int32")
+            tokens = batched_take(ops.reshape(tokens, shape), found)
+            beams = found // several
+            ends = ops.equal(tokens, constraints.end_id)
+
+            here = ops.equal(positions, index)
+            extended = ops.where(
+                here, tokens[..., None], batched_take(alive, beams)
+            )  # [B, 2K, L]
+
+            # Finished: ends among the K best, with the K best kept so far
+            # first, so that a tie changes nothing.
+            finishing = ends[:, :beam_size] & running
+            new_scores = ops.where(
+                finishing,
+                best[:, :beam_size] / length_penalty(index + 1, self.alpha),
+                MINUS_INFINITY,
+            )
+            new_done = ops.where(
+                (new_scores > MINUS_INFINITY)[..., None],
+                extended[:, :beam_size],
+                PAD,
+            )
+            scores, kept = ops.top_k(
+                ops.concatenate([scores, new_scores], axis=1), beam_size
+            )
+            done = batched_take(
+                ops.concatenate([done, new_done], axis=1),
+                ops.cast(kept, "int32"),
+            )
+
+            # Alive: the K best that do not end.
+            going_on = running & ~ends
+            log_probs, kept = ops.top_k(
+                ops.where(going_on, best, MINUS_INFINITY), beam_size
+            )
+            kept = ops.cast(kept, "int32")
+            alive = batched_take(extended, kept)
+            tokens = batched_take(tokens, kept)
+            cache = self.reorder(cache, batched_take(beams, kept))
+            return index + 1, tokens, alive, log_probs, done, scores, cache
+
+        return ops.while_loop(some_are_unfinished, step, state)
+
+
+def _reordered(cache, beams):
+    """Rows of every tensor `(B·K, …)` of a cache, for beams `(B, K)`."""
+    batch, beam_size = ops.shape(beams)
+    rows = ops.arange(batch, dtype="int32")[:, None] * beam_size
+    origin = ops.reshape(beams + rows, (-1,))
+    return keras.tree.map_structure(
+        lambda x: ops.take(x, origin, axis=0), cache
+    )

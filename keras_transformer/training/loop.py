@@ -1,0 +1,246 @@
+"""The loop of training: steps and validations in turn."""
+
+import collections
+import contextlib
+import math
+import signal
+import threading
+import time
+
+import tensorflow as tf
+
+from keras_transformer.training.checkpoints import RESTART
+from keras_transformer.training.step import (
+    make_count,
+    make_evaluation_step,
+    make_training_step,
+)
+
+
+class TrainingInterrupted(Exception):  # noqa: N818, it is no error
+    """Training was asked to stop by a signal, and has saved its state.
+
+    Attributes:
+        signal: SIGTERM or SIGINT.
+    """
+
+    def __init__(self, step, signal):
+        super().__init__(
+            f"Stopped by {signal.name} after step {step:,}; all state is saved."
+        )
+        self.signal = signal
+
+
+class ValidationInterrupted(Exception):  # noqa: N818, it is no error
+    """A signal arrived in a validation; the loop ends it and saves nothing."""
+
+
+class Loop:
+    """Steps and validations in turn, with Keras callbacks around them.
+
+    It stands in for `fit`, which on several machines does not run and which
+    weighs batches by their rows, not by their tokens.
+
+    Args:
+        model: from `make_model`, under `strategy`.
+        recipe: a `Recipe`.
+        strategy: a `tf.distribute` strategy.
+    """
+
+    def __init__(self, model, recipe, strategy):
+        self.model = model
+        self.every = recipe.validate_every
+        self.strategy = strategy
+        self.caught = []
+        settings = model, recipe.label_smoothing, strategy
+        self.training_step = make_training_step(*settings, recipe.r_drop)
+        self.evaluation_step = make_evaluation_step(*settings)
+        self.count = make_count(strategy)
+
+    def fit(self, training, validation, progress, steps, callbacks):
+        """Runs the steps up to `steps`, or up to where a callback sets
+        `model.stop_training`: inside an epoch, one step follows.
+
+        Before each validation, `on_test_begin` is called. Callbacks that save
+        do it there, so that a validation that is cut short costs no step.
+        After a signal `on_train_end` is called, too.
+
+        Args:
+            training, validation: data sets of this worker's batches.
+            progress: a `Progress`: the steps before, and whether the last of
+                them is still to be validated.
+            steps: steps in all.
+            callbacks: a `keras.callbacks.CallbackList`.
+
+        Raises:
+            TrainingInterrupted: after SIGTERM or SIGINT on any worker, on all
+                of them.
+            ValueError: if workers do not begin with the same step, or if a
+                loss is not finite.
+        """
+        self._check_same_step(progress.step)
+        batches = iter(self._distributed(training))
+        self.model.stop_training = False
+        callbacks.on_train_begin()
+        with _caught_signals() as self.caught:
+            try:
+                logs = self._epochs(
+                    batches, validation, progress, steps, callbacks
+                )
+            except TrainingInterrupted:
+                callbacks.on_train_end()
+                raise
+        callbacks.on_train_end(logs)
+
+    def _epochs(self, batches, validation, progress, steps, callbacks):
+        """Runs steps and validations in turn; returns the last logs."""
+        done, logs = progress.step, {}
+        if progress.unvalidated_logs is not None:
+            epoch = (done - 1) // self.every
+            callbacks.on_epoch_begin(epoch)
+            logs = progress.unvalidated_logs
+            logs = self._validate(validation, epoch, done, logs, callbacks)
+        while done < steps and not self.model.stop_training:
+            epoch = done // self.every
+            callbacks.on_epoch_begin(epoch)
+            last = min(steps, (epoch + 1) * self.every)
+            logs = self._steps(batches, done, last, callbacks)
+            done = last
+            logs = self._validate(validation, epoch, done, logs, callbacks)
+        return logs
+
+    def _validate(self, validation, epoch, done, logs, callbacks):
+        """Ends an epoch; returns its logs."""
+        logs = dict(logs)
+        callbacks.on_test_begin()
+        try:
+            for name, value in self.evaluate(validation).items():
+                logs[f"val_{name}"] = value
+            callbacks.on_epoch_end(epoch, logs)
+        except ValidationInterrupted:
+            pass  # told to all workers below
+        stop, signals = self.count(self._stop_requests())
+        self.model.stop_training = bool(stop > 0)
+        if signals > 0:
+            raise _interrupted(done, self.caught)
+        return logs
+
+    def check_interrupted(self, *_):
+        """Raises `ValidationInterrupted` if this worker got a signal."""
+        if self.caught:
+            raise ValidationInterrupted
+
+    def _stop_requests(self):
+        """Returns whether a callback and whether a signal asks to stop.
+
+        Workers act on the sum, all after the same step: one that went on alone
+        would wait for the others for ever.
+        """
+        stops = self.model.stop_training, len(self.caught) > 0
+        return tf.constant([float(x) for x in stops], tf.float64)
+
+    def wait_for_all(self):
+        """Returns when every worker has come here."""
+        self.count(tf.constant([0], tf.float64))
+
+    def _check_same_step(self, done):
+        replicas = self.strategy.num_replicas_in_sync
+        mean, square = (
+            self.count(tf.constant([done, done**2], tf.float64)) / replicas
+        )
+        if square != mean**2:
+            raise ValueError(
+                "All workers must go on from the same step. Received: step "
+                f"{done:,} here, {float(mean):,.1f} on average. Do they see "
+                "the same folder of the run?"
+            )
+
+    def _steps(self, batches, done, last, callbacks):
+        means, began = _Means(), time.perf_counter()
+        for step in range(done, last):
+            batch = step % self.every
+            callbacks.on_train_batch_begin(batch)
+            rate = self.model.optimizer.learning_rate  # of this step
+            rate = float(tf.convert_to_tensor(rate))
+            sums = self.training_step(batches, self._stop_requests())
+            stop, signals = sums.pop("stop_requests")
+            _check_finite(float(sums["loss"]), step + 1)
+            logs = means.add(sums)
+            seconds = time.perf_counter() - began
+            logs["tokens/s"] = round(means.sums["tokens"] / seconds)
+            logs["learning_rate"] = rate
+            callbacks.on_train_batch_end(batch, logs)
+            if signals > 0:
+                raise _interrupted(step + 1, self.caught)
+            if stop > 0:
+                break
+        return logs
+
+    def evaluate(self, batches) -> dict[str, float]:
+        """`loss` and `nll`, its unsmoothed part, per real target token.
+
+        Raises:
+            ValidationInterrupted: after a signal on any worker, on all.
+        """
+        iterator = iter(self._distributed(batches))
+        means, logs = _Means(), {}
+        try:
+            while True:
+                logs = means.add(self.evaluation_step(iterator))
+                if self.count(self._stop_requests())[1] > 0:
+                    raise ValidationInterrupted
+        except tf.errors.OutOfRangeError:
+            return logs
+
+    def _distributed(self, dataset):
+        return self.strategy.distribute_datasets_from_function(
+            lambda _: dataset
+        )
+
+
+def _check_finite(loss, step):
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"The loss must be finite. Received: loss={loss} in step {step:,}; "
+            f"nothing of it is saved. {RESTART}"
+        )
+
+
+def _interrupted(step, caught):
+    # Without a signal here, there was one on another worker.
+    return TrainingInterrupted(step, (*caught, signal.SIGTERM)[0])
+
+
+class _Means:
+    """Means over tokens of what the steps sum up."""
+
+    def __init__(self):
+        self.sums = collections.Counter()
+
+    def add(self, sums) -> dict[str, float]:
+        self.sums.update({name: float(x) for name, x in sums.items()})
+        tokens = max(self.sums["tokens"], 1)
+        return {name: self.sums[name] / tokens for name in ("loss", "nll")}
+
+
+@contextlib.contextmanager
+def _caught_signals():
+    """A list that gets the first SIGTERM or SIGINT; the second one does what
+    it always does."""
+    caught, before = [], {}
+
+    def catch(number, _):
+        caught.append(signal.Signals(number))
+        restore()
+
+    def restore():
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        restore()

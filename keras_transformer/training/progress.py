@@ -1,0 +1,116 @@
+"""How far a run is: its checkpoints, and which validations were done.
+
+`validated.json` beside the checkpoints has the record of the best validation
+so far after each validation, by step. A checkpoint whose step is missing there
+was saved before its validation ended.
+"""
+
+import contextlib
+import dataclasses
+import json
+
+from keras_transformer.atomic_files import write_aside
+from keras_transformer.training import checkpoints
+from keras_transformer.training.run import Run
+
+VALIDATED = "validated.json"
+
+
+@dataclasses.dataclass
+class Best:
+    """The best validation so far.
+
+    Args:
+        step: of the best validation.
+        val_bleu: its BLEU.
+        waited: validations since.
+    """
+
+    step: int = 0
+    val_bleu: float = -1.0
+    waited: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Where training resumes.
+
+    Args:
+        step: updates done.
+        best: the best validation so far.
+        unvalidated_logs: the training logs of `step` if its validation was
+            cut short, which is then done first. Otherwise `None`.
+    """
+
+    step: int
+    best: Best
+    unvalidated_logs: dict | None = None
+
+
+def resume(run: Run, model, steps: int, is_first: bool = True) -> Progress:
+    """Restores the newest intact checkpoint of a run, if there is one, and
+    otherwise the weights that it begins with.
+
+    Args:
+        run: the run.
+        model: a compiled model, which gets the state.
+        steps: updates to train in all.
+        is_first: whether this is the first worker, which tidies the folder.
+
+    Raises:
+        ValueError: if the checkpoints belong to another run.
+    """
+    if is_first:
+        checkpoints.remove_partial(run.checkpoints)
+        checkpoints.adopt_best(run.checkpoints)
+    if not checkpoints.steps(run.checkpoints):
+        if run.recipe.initial_run:
+            checkpoints.restore_newest(run.initial, model, with_optimizer=False)
+        return Progress(0, Best())
+    metadata = checkpoints.restore_newest(run.checkpoints, model)
+    if metadata.get("run", run.digest) != run.digest:
+        raise ValueError(
+            f"The checkpoints in {str(run.checkpoints)!r} belong to another "
+            f"run. Received: run {metadata['run'][:12]}…, expected "
+            f"{run.digest[:12]}…. Put the original ones back."
+        )
+    step = metadata["step"]
+    print(f"Going on from step {step:,}.")
+    if validated := read_validated(run).get(step):
+        return Progress(step, validated)
+    best = Best(**metadata.get("best", {}))
+    due = step % run.recipe.validate_every == 0 or step >= steps
+    # Earlier versions saved after the validation, and do not say so.
+    unvalidated = due and metadata.get("validated") is False
+    return Progress(step, best, metadata["logs"] if unvalidated else None)
+
+
+def best_step(run: Run) -> int | None:
+    """Returns the step of the best validation, or `None` before the first."""
+    if validated := read_validated(run):
+        return validated[max(validated)].step
+    for _, path in reversed(checkpoints.steps(run.checkpoints)):
+        with contextlib.suppress(checkpoints.DamagedCheckpointError):
+            return checkpoints.read_metadata(path).get("best", {}).get("step")
+    return None
+
+
+def read_validated(run: Run) -> dict[int, Best]:
+    """Returns the best validation so far after each validation, by step."""
+    path = run.checkpoints / VALIDATED
+    if not path.exists():
+        return {}
+    records = json.loads(path.read_text())
+    return {int(step): Best(**best) for step, best in records.items()}
+
+
+def write_validated(run: Run, step: int, best: Best):
+    """Records the best validation so far after the validation of a step."""
+    kept = {s for s, _ in checkpoints.steps(run.checkpoints)} | {step}
+    records = {
+        s: dataclasses.asdict(b)
+        for s, b in {**read_validated(run), step: best}.items()
+        if s in kept
+    }
+    with write_aside(run.checkpoints / VALIDATED) as file:
+        file.write(json.dumps(records).encode())

@@ -1,0 +1,159 @@
+"""The recipe of a training run: section 5 of the paper, and departures."""
+
+import dataclasses
+
+from keras_transformer.config import option_field
+from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
+from keras_transformer.processor import DTYPE_POLICIES
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Describes how a run is trained: everything but the shape of the model.
+
+    The help of each field is what `keras-transformer train --help` prints.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    corpus: str = option_field(
+        "builtin",
+        "builtin, tfds:NAME, or a folder with SPLIT.LANGUAGE[.gz] files",
+    )
+    source: str = option_field("en", "source language")
+    target: str = option_field("de", "target language")
+    train_split: str = option_field(
+        "train", "split to train on", option="train", metavar="SPLIT"
+    )
+    validation_split: str = option_field(
+        "validation",
+        "split to score during training",
+        option="validation",
+        metavar="SPLIT",
+    )
+    test_split: str | None = option_field(
+        None,
+        "split to score when training has ended",
+        option="test",
+        metavar="SPLIT",
+    )
+    data_dir: str | None = option_field(
+        None, "folder of TensorFlow Datasets", metavar="FOLDER"
+    )
+    vocab_size: int = option_field(
+        8000, "size of the vocabulary in word pieces; section 5.1 has 37,000"
+    )
+    shared_vocabulary: bool = option_field(
+        True,
+        "learn one vocabulary for each language; section 3.4 shares one",
+        option="separate-vocabularies",
+    )
+    initial_run: str | None = option_field(
+        None,
+        "run to fine-tune: take its vocabulary and its weights",
+        metavar="RUN",
+    )
+    max_length: int = option_field(
+        256, "leave out pairs with more word pieces on a side"
+    )
+    tokens_per_batch: int = option_field(
+        4096, "tokens of a batch on each side; section 5.1 has 25,000"
+    )
+    warmup_steps: int = option_field(4000, "steps of warm-up, section 5.3")
+    learning_rate_scale: float = option_field(
+        1.0, "factor on the learning rate of equation 3"
+    )
+    label_smoothing: float = option_field(
+        0.1, "label smoothing, section 5.4", metavar="EPSILON"
+    )
+    r_drop: float = option_field(
+        0.0,
+        "penalise disagreement between two dropout passes over each batch "
+        "(R-Drop, whose paper has 5); doubles the work and the memory",
+        metavar="ALPHA",
+    )
+    bpe_dropout: float = option_field(
+        0.0,
+        "probability of leaving out a merge, so that each epoch has other word "
+        "pieces; for languages that write spaces",
+        metavar="P",
+    )
+    global_clipnorm: float | None = option_field(
+        None, "clip the norm of the gradient", metavar="NORM"
+    )
+    gradient_accumulation_steps: int = option_field(
+        1, "parts of a batch, computed one after the other to save memory"
+    )
+    dtype_policy: str = option_field(
+        "auto",
+        "dtype to compute in; weights stay float32; auto is mixed_bfloat16 "
+        "where the processor or GPU multiplies in bfloat16, else float32",
+        choices=DTYPE_POLICIES,
+    )
+    bleu_tokenizer: str = option_field(
+        "13a",
+        f"sacreBLEU's tokenizer for validation: {', '.join(BLEU_TOKENIZERS)}; "
+        "none is for tokenised text",
+        metavar="NAME",
+    )
+    steps: int = option_field(100_000, "updates of the weights")
+    validate_every: int = option_field(
+        1000, "steps between validations; each saves a checkpoint"
+    )
+    save_every_minutes: float | None = option_field(
+        None,
+        "save between validations, too; each is kept until the next one",
+        metavar="MINUTES",
+    )
+    patience: int | None = option_field(
+        None, "stop after N validations without a better BLEU"
+    )
+    keep_checkpoints: int = option_field(5, "newest checkpoints to keep")
+    average_checkpoints: int = option_field(
+        5, "newest checkpoints to average at the end, section 6.1"
+    )
+    seed: int = option_field(1, "seed of everything random")
+
+    def __post_init__(self):
+        self._check(
+            "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
+        )
+        self._check("r_drop", self.r_drop >= 0, "at least 0")
+        self._check("bpe_dropout", 0 <= self.bpe_dropout < 1, "in [0, 1)")
+        self._check(
+            "learning_rate_scale", self.learning_rate_scale > 0, "positive"
+        )
+        self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
+        self._check(
+            "dtype_policy",
+            self.dtype_policy in DTYPE_POLICIES,
+            f"one of {', '.join(DTYPE_POLICIES)}",
+        )
+        self._check(
+            "bleu_tokenizer",
+            self.bleu_tokenizer in BLEU_TOKENIZERS,
+            f"one of {', '.join(BLEU_TOKENIZERS)}",
+        )
+        for name in ("global_clipnorm", "patience", "save_every_minutes"):
+            value = getattr(self, name)
+            self._check(name, value is None or value > 0, "positive")
+        for name in (
+            "vocab_size",
+            "max_length",
+            "tokens_per_batch",
+            "warmup_steps",
+            "steps",
+            "validate_every",
+            "gradient_accumulation_steps",
+            "keep_checkpoints",
+            "average_checkpoints",
+        ):
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+
+    def _check(self, name, holds, expected):
+        if not holds:
+            raise ValueError(
+                f"`{name}` must be {expected}. "
+                f"Received: {name}={getattr(self, name)}"
+            )

@@ -1,0 +1,193 @@
+"""The record of a training run: a folder with all that decides its outcome.
+
+`run.json` holds the model's shape, the recipe, and fingerprints of the
+training data and the vocabularies; beside it are the vocabularies
+`source.model` and `target.model`, `initial/` with the weights of another run if
+it began with these, `checkpoints/`, `log.jsonl`, the same as `logs/` for
+TensorBoard and as `training.png`, `starts.jsonl` with a line of versions and
+devices for each start of training, and in the end `weights.npz`, the weights
+that were chosen.
+
+`new_run` starts a run, `split` loads its sentence pairs, `models` builds its
+model, `train_run` trains it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import time
+
+import keras
+import tensorflow as tf
+
+import keras_transformer
+from keras_transformer import processor
+from keras_transformer.atomic_files import sync_folder, write_aside
+from keras_transformer.config import TransformerConfig
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.training import checkpoints
+from keras_transformer.training.recipe import Recipe
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """Holds what the folder of a run says: see `start_run` and `open_run`.
+
+    Args:
+        folder: of the run.
+        config: the shape of its model.
+        recipe: how it is trained.
+        source_tokenizer, target_tokenizer: its vocabularies, the same one if
+            it is shared.
+        data_fingerprint: SHA-256 of the word pieces that it is trained on.
+    """
+
+    folder: pathlib.Path
+    config: TransformerConfig
+    recipe: Recipe
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    data_fingerprint: str
+
+    @property
+    def initial(self) -> pathlib.Path:
+        """The folder with the weights that the run began with, if any."""
+        return self.folder / "initial"
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        """The folder of the checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def weights(self) -> pathlib.Path:
+        """The file of the chosen weights."""
+        return self.folder / "weights.npz"
+
+    @property
+    def digest(self) -> str:
+        """The mark of the run's checkpoints: another run, another digest."""
+        return sha256((self.folder / "run.json").read_bytes())
+
+
+def open_run(folder: str | os.PathLike) -> Run:
+    """Opens the folder of a run that `start_run` wrote.
+
+    Raises:
+        ValueError: if it is no run, or its vocabulary was exchanged.
+    """
+    folder = pathlib.Path(folder)
+    try:
+        record = json.loads((folder / "run.json").read_text())
+        models = [
+            (folder / f"{side}.model").read_bytes()
+            for side in ("source", "target")
+        ]
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"Not the folder of a run: {str(folder)!r} has no "
+            f"{os.path.basename(error.filename)}. Start one by "
+            "`keras-transformer train`."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{str(folder / 'run.json')!r} is damaged: {error}."
+        ) from error
+    if record.get("format") != FORMAT:
+        raise ValueError(
+            f"{str(folder)!r} has format {record.get('format')!r}, this "
+            f"version reads format {FORMAT}. Install the version that wrote "
+            f"it: {record.get('keras_transformer')}."
+        )
+    for side, model in zip(("source", "target"), models, strict=True):
+        expected, found = record[f"{side}_vocabulary"], sha256(model)
+        if found != expected:
+            raise ValueError(
+                f"{str(folder / f'{side}.model')!r} is not the vocabulary that "
+                f"the run was trained with: expected SHA-256 {expected[:12]}…, "
+                f"received {found[:12]}…. Put the original back."
+            )
+    return Run(
+        folder,
+        TransformerConfig.from_dict(record["transformer"]),
+        Recipe(**record["recipe"]),
+        *(Tokenizer(model) for model in models),
+        record["training_data"],
+    )
+
+
+def write_run(run: Run, initial_model: keras.Model | None = None):
+    """Writes the folder of a new run, whole or not at all.
+
+    Args:
+        run: the run; its folder must not exist.
+        initial_model: whose weights it begins with. Defaults to none.
+    """
+    aside = run.folder.with_name(f".{run.folder.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
+    aside.mkdir(parents=True)
+    try:
+        record = {
+            "format": FORMAT,
+            "keras_transformer": keras_transformer.__version__,
+            "transformer": run.config.to_dict(),
+            "recipe": dataclasses.asdict(run.recipe),
+            "source_vocabulary": sha256(run.source_tokenizer.model),
+            "target_vocabulary": sha256(run.target_tokenizer.model),
+            "training_data": run.data_fingerprint,
+        }
+        for name, data in (
+            ("run.json", (json.dumps(record, indent=2) + "\n").encode()),
+            ("source.model", run.source_tokenizer.model),
+            ("target.model", run.target_tokenizer.model),
+        ):
+            with write_aside(aside / name) as file:
+                file.write(data)
+        if initial_model is not None:
+            checkpoints.save(aside / "initial", initial_model, step=0)
+        os.rename(aside, run.folder)
+        sync_folder(run.folder.parent)
+    except BaseException:
+        shutil.rmtree(aside)
+        raise
+
+
+def wait_for_run(folder: str | os.PathLike, seconds: int = 24 * 3600):
+    """Waits until a run's folder is there, which another worker starts.
+
+    Raises:
+        TimeoutError: if it does not come.
+    """
+    for _ in range(seconds):
+        if pathlib.Path(folder, "run.json").exists():
+            return
+        time.sleep(1)
+    raise TimeoutError(
+        f"The first worker has not started {str(folder)!r} in {seconds} s. Is "
+        "the folder on a file system that all workers share?"
+    )
+
+
+def record_start(run: Run, dtype_policy: str, devices: int):
+    """Adds a line to `starts.jsonl`: what this start of training runs on."""
+    record = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "keras_transformer": keras_transformer.__version__,
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
+        "processor": processor.describe(),
+        "dtype_policy": dtype_policy,
+        "devices": devices,
+    }
+    with open(run.folder / "starts.jsonl", "a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def sha256(data: bytes) -> str:
+    """Returns the SHA-256 of bytes in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,173 @@
+"""Training: sections 5.2 to 5.4 of the paper."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+
+import keras
+
+from keras_transformer.data.batches import evaluation_batches, training_batches
+from keras_transformer.inference import evaluation
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.model import Transformer
+from keras_transformer.training import checkpoints
+from keras_transformer.training.callbacks import training_callbacks
+from keras_transformer.training.distribution import (
+    default_strategy,
+    sharding_of,
+)
+from keras_transformer.training.lock import lock
+from keras_transformer.training.loop import Loop
+from keras_transformer.training.models import load_model, make_model
+from keras_transformer.training.progress import resume
+from keras_transformer.training.run import Run, record_start
+from keras_transformer.training.score import make_scorer
+from keras_transformer.training.split import load_split, load_training_pairs
+from keras_transformer.training.weights_choice import choose_weights
+
+
+def train(
+    run: Run,
+    steps: int | None = None,
+    strategy=None,
+    verbose: int | None = None,
+    callbacks=(),
+) -> Transformer:
+    """Trains a run up to `steps` updates, from its newest checkpoint if any,
+    chooses its weights, and scores the recipe's `test_split` if it has one.
+
+    One update sees the same loss and gradient however its batch is divided
+    over devices, machines, and parts that follow one another: a sum over all
+    real target tokens of the batch, divided by their number.
+
+    Args:
+        run: from `start_run` or `open_run`.
+        steps: updates in all, those before a restart included. Defaults to
+            the recipe's.
+        strategy: a `tf.distribute` strategy. Defaults to `default_strategy()`.
+        verbose: as in `fit`. Defaults to a bar on a terminal, lines elsewhere.
+        callbacks: Keras callbacks. An epoch of theirs is `validate_every`
+            steps.
+
+    Returns:
+        The trained `Transformer`, with the chosen weights on the first worker.
+
+    Raises:
+        ValueError: if the training data is not what the run began with, if
+            another process trains the run, or if a loss is not finite.
+        TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
+    """
+    recipe = run.recipe
+    steps = recipe.steps if steps is None else steps
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
+    strategy = strategy or default_strategy()
+    sharding = sharding_of(strategy, recipe.gradient_accumulation_steps)
+    is_first = sharding.worker == 0
+    with lock(run.folder) if is_first else contextlib.nullcontext():
+        # Word pieces of the corpus
+        pairs = load_training_pairs(run)
+        validation = load_split(run, recipe.validation_split)
+
+        # Model, and how far it is
+        keras.utils.set_random_seed(recipe.seed)
+        with strategy.scope():
+            model = make_model(run.config, recipe)
+            if is_first:
+                record_start(run, model.dtype_policy.name, sharding.devices)
+            progress = resume(run, model, steps, is_first)
+        loop = Loop(model, recipe, strategy)
+        if reason := _nothing_to_do(progress, recipe, steps):
+            print(f"Nothing to do: {reason}.")
+        else:
+            # Batches
+            batches = training_batches(
+                pairs,
+                recipe.tokens_per_batch,
+                recipe.seed,
+                sharding,
+                first_batch=progress.step,
+            )
+            validation_batches = evaluation_batches(
+                validation.encoded, recipe.tokens_per_batch, sharding
+            )
+
+            # Steps, with checkpoints
+            _announce(model, len(pairs), sharding.devices, progress, steps)
+            watchers = training_callbacks(
+                run, model, validation.pairs, progress, loop, is_first
+            )
+            watchers = _callback_list(
+                [*watchers, *callbacks], model, recipe, steps, verbose, is_first
+            )
+            loop.fit(batches, validation_batches, progress, steps, watchers)
+
+        # Chosen weights
+        if is_first:
+            model = (
+                load_model(run) if run.weights.exists() else choose_weights(run)
+            )
+            if recipe.test_split:
+                print(json.dumps(evaluate(run, model, recipe.test_split)))
+        # Should the first worker have to begin again, it will need the others.
+        loop.wait_for_all()
+        return model
+
+
+def _nothing_to_do(progress, recipe, steps):
+    """Returns why there is no step or validation left, or `None`."""
+    if progress.unvalidated_logs is not None:
+        return None
+    waited = progress.best.waited
+    if recipe.patience and waited >= recipe.patience:
+        return f"no better BLEU in {waited} validations"
+    if progress.step >= steps:
+        return f"the run has its {steps:,} steps"
+    return None
+
+
+def _announce(model, pairs, devices, progress, steps):
+    done = progress.step
+    first = ""
+    if progress.unvalidated_logs is not None:
+        first = f" First, step {done:,} is validated."
+    print(
+        f"Training {model.count_params():,} parameters in "
+        f"{model.dtype_policy.name} on {pairs:,} pairs, "
+        f"{devices} device{'s' if devices > 1 else ''}, steps {done + 1:,} "
+        f"to {steps:,}.{first}"
+    )
+
+
+def _callback_list(callbacks, model, recipe, steps, verbose, is_first):
+    if verbose is None:
+        verbose = 1 if sys.stdout.isatty() else 2
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=True,
+        add_progbar=verbose != 0 and is_first,
+        verbose=verbose,
+        epochs=-(-steps // recipe.validate_every),
+        steps=recipe.validate_every,
+        model=model,
+    )
+
+
+def evaluate(run: Run, model: Transformer, split: str) -> dict:
+    """Scores what `train` returned on a split by the paper's search, and stores
+    the result in the run's folder.
+
+    Returns:
+        The result of `evaluation.score`, with `split`, `weights` and `search`.
+    """
+    settings = SearchSettings()
+    score = make_scorer(run, model, load_split(run, split).pairs, settings)
+    result = {
+        **score(),
+        "split": split,
+        "weights": checkpoints.read_metadata(run.weights)["chosen"],
+        "search": dataclasses.asdict(settings),
+    }
+    evaluation.remember(run.folder, result)
+    return result
