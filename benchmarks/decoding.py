@@ -461,7 +461,7 @@ def main():
         run = options.run or ""
         (prepared,) = start({"export": [__file__, "--prepare", folder, run]})
         prepared.end()
-        lines, tokens = prepared.about["lines"], len
+        lines, tokens = prepared.metadata["lines"], len
         if options.growth:
             growth(pathlib.Path(folder), lines)
             return

@@ -51,7 +51,7 @@ def main():
     rounds = []
     for _ in range(options.rounds):
         (process,) = start({"model": [__file__, "--work", options.path]})
-        rounds.append(process.about["times"])
+        rounds.append(process.metadata["times"])
         process.end()
     names = "imports", "loading", "first line", "second line"
     for name, times in zip(names, zip(*rounds, strict=True), strict=True):

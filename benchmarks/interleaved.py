@@ -82,11 +82,11 @@ def serve(make):
         print(json.dumps(answer), file=output, flush=True)
 
     try:
-        about, answer = make()
+        metadata, answer = make()
     except ImportError as error:
         say({"missing": str(error)})
         return
-    say(about)
+    say(metadata)
     for line in sys.stdin:
         say(answer(json.loads(line)))
 
@@ -99,7 +99,7 @@ class Peer:
         command: arguments of a Python process that calls `serve`.
 
     Attributes:
-        about: what it said first; has "missing" if it is not there.
+        metadata: what it said first; has "missing" if it is not there.
     """
 
     def __init__(self, name, *command):
@@ -111,7 +111,7 @@ class Peer:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.about = self._read()
+        self.metadata = self._read()
 
     def _read(self):
         line = self.process.stdout.readline()
@@ -131,10 +131,10 @@ def start(commands):
     """Peers by their names; those that are missing are named and left out."""
     peers = [Peer(name, *command) for name, command in commands.items()]
     for peer in peers:
-        if "missing" in peer.about:
-            print(f"{peer.name}: left out, {peer.about['missing']}")
+        if "missing" in peer.metadata:
+            print(f"{peer.name}: left out, {peer.metadata['missing']}")
             peer.end()
-    return [peer for peer in peers if "missing" not in peer.about]
+    return [peer for peer in peers if "missing" not in peer.metadata]
 
 
 def cpu():

@@ -76,7 +76,7 @@ def compare(names, shape, dtype, rounds):
     for _ in range(rounds):
         for peer in peers:
             results[peer.name].append(peer.ask())
-    libraries = {peer.name: peer.about["libraries"] for peer in peers}
+    libraries = {peer.name: peer.metadata["libraries"] for peer in peers}
     for peer in peers:
         peer.end()
     report(results, libraries, shape, dtype)

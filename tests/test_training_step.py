@@ -7,7 +7,11 @@ from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.data.batches import Sharding, make_batch
 from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
 from keras_transformer.training.adam import Adam
-from keras_transformer.training.chunked_loss import CHUNK, projection_loss
+from keras_transformer.training.chunked_loss import (
+    CHUNK,
+    projection_loss,
+    token_losses,
+)
 from keras_transformer.training.step import _gradients
 
 
@@ -64,21 +68,26 @@ def test_the_projection_loss_is_the_loss_of_the_logits(
             loss += r_drop / 2 * tf.reduce_sum(both, axis=-1) / 2
         total = tf.reduce_sum(weights * loss)
     d_x, d_table = tape.gradient(total, [x, table])
-    found = tf.function(projection_loss)(
-        x, table, labels, weights, label_smoothing, r_drop=r_drop
-    )
+    with tf.GradientTape() as tape:
+        tape.watch([x, table])
+        found, losses, nlls = tf.function(projection_loss)(
+            x, table, labels, weights, label_smoothing, r_drop
+        )
+        doubled = 2 * found
+    d_x_found, d_table_found = tape.gradient(doubled, [x, table])
+    np.testing.assert_allclose(found, total, rtol=1e-4, atol=1e-5)
     nll = -tf.gather(tf.reduce_mean(log_p, axis=0), labels, batch_dims=1)
-    np.testing.assert_allclose(found["loss"], loss, atol=2e-5)
-    np.testing.assert_allclose(found["nll"], nll, atol=1e-5)
-    np.testing.assert_allclose(found["d_features"], d_x, atol=1e-5)
-    np.testing.assert_allclose(found["d_table"], d_table, atol=2e-4)
+    np.testing.assert_allclose(losses, loss, atol=2e-5)
+    np.testing.assert_allclose(nlls, nll, atol=1e-5)
+    np.testing.assert_allclose(d_x_found, 2 * d_x, atol=2e-5)
+    np.testing.assert_allclose(d_table_found, 2 * d_table, atol=4e-4)
 
 
 def test_the_loss_of_a_label_whose_probability_rounds_to_zero():
     x = tf.constant([[[700.0], [-90.0], [0.0], [np.nan]]])
     table = tf.constant([[1.0], [0.5], [-1.0]])
     labels = tf.constant([2, 0, 1, 1])
-    found = projection_loss(x, table, labels, tf.ones(4))
+    found = token_losses(x, table, labels, tf.ones(4), gradients=True)
     nll = [1400.0, 180.0, np.log(3), np.nan]
     np.testing.assert_allclose(found["nll"], nll, rtol=1e-5)
     d_x = [2.0, -2.0, -1 / 3, np.nan]  # Σ softmax · table − the label's row
@@ -115,6 +124,49 @@ def test_gradients_are_those_of_the_public_loss(
         np.testing.assert_allclose(
             tf.convert_to_tensor(one), other, atol=1e-6, err_msg=variable.path
         )
+
+
+def test_stock_fit_trains_by_the_projection_loss():
+    """Three steps of `fit` lead where they lead with the loss of the logits."""
+
+    class WithoutLogits(keras.Model):
+        def __init__(self, transformer):
+            super().__init__()
+            self.transformer = transformer
+
+        def call(self, inputs, training=False):
+            return self.transformer.features(inputs, training=training)
+
+        def compute_loss(self, x, y, y_pred, sample_weight, training=True):
+            real = tf.reshape(sample_weight, (-1,))
+            total, _, _ = projection_loss(
+                tf.reshape(y_pred, (1, -1, y_pred.shape[-1])),
+                tf.convert_to_tensor(
+                    self.transformer.target_embedding.embeddings
+                ),
+                tf.reshape(y, (-1,)),
+                real / tf.reduce_sum(real),
+                label_smoothing=0.1,
+            )
+            return total
+
+    part = one_part()
+    part = {name: rows[0].numpy() for name, rows in part.items()}
+    inputs = {name: part[name] for name in ("source", "target")}
+    real = (part["labels"] != 0).astype("float32")
+    weights = []
+    for wrap in (lambda model: model, WithoutLogits):
+        keras.utils.set_random_seed(1)
+        transformer = small_model()
+        before = transformer.get_weights()
+        model = wrap(transformer)
+        model.compile(keras.optimizers.SGD(0.1), LabelSmoothedCrossEntropy(0.1))
+        sizes = {"batch_size": len(real), "epochs": 3, "verbose": 0}
+        model.fit(inputs, part["labels"], sample_weight=real, **sizes)
+        weights.append(transformer.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert np.abs(before[0] - weights[0][0]).max() > 1e-3
 
 
 def test_r_drop_compares_two_masks_of_dropout():

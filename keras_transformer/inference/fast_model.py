@@ -15,6 +15,7 @@ from keras_transformer.config import PAD, START
 from keras_transformer.layers import positional_encoding
 
 FAR = -1e9  # added to scores that do not count
+ONE_THREAD = 2**18  # multiplications, for which one thread is enough
 
 
 class InferenceModel:
@@ -220,7 +221,7 @@ class InferenceModel:
     def _split_heads(self, x, batch, width):
         """`(B·n, G·K)`, of G heads, to `(B, G, n, K)`."""
         x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
-        return tf.transpose(x, [0, 2, 1, 3])
+        return _swap_axes(x)
 
     def _attend(self, queries, keys, values, attention_bias):
         """Equation 1: heads side by side, `(B·n, H·K)`, and the weights.
@@ -229,10 +230,17 @@ class InferenceModel:
             queries: `(B, H, n, K)`; keys, values `(B, H, T, K)`.
             attention_bias: float32, added to the scores `(B, H, n, T)`.
         """
-        scores = tf.matmul(queries, keys, transpose_b=True)
-        weights = tf.nn.softmax(tf.cast(scores, tf.float32) + attention_bias)
-        x = tf.matmul(tf.cast(weights, values.dtype), values)
-        x = tf.transpose(x, [0, 2, 1, 3])
+        arguments = queries, keys, values, attention_bias
+        # In 64 bits, since there may be 2³¹ multiplications and more.
+        multiplications = (
+            tf.size(queries, tf.int64) * tf.shape(keys, tf.int64)[2]
+        )
+        x, weights = tf.cond(
+            multiplications <= ONE_THREAD,
+            lambda: _attend_small(*arguments),
+            lambda: _attend_large(*arguments),
+        )
+        x = _swap_axes(x)
         width = self.config.num_heads * self.value_dim
         return tf.reshape(x, [-1, width]), weights
 
@@ -272,3 +280,33 @@ def linear(x, weights):
 
 def _product(x, kernel):
     return tf.matmul(tf.cast(x, kernel.dtype), kernel)
+
+
+def _swap_axes(x):
+    """Swaps axes 1 and 2. It does so on integers, because oneDNN hands the
+    transposition of floats to another thread: ten times the cost for a few."""
+    kind = tf.int32 if x.dtype == tf.float32 else tf.int16
+    return tf.bitcast(tf.transpose(tf.bitcast(x, kind), [0, 2, 1, 3]), x.dtype)
+
+
+def _attend_small(queries, keys, values, attention_bias):
+    """Computes attention by TensorFlow's own kernels, in one thread. Where
+    oneDNN is on, its kernels take several times as long for so few numbers;
+    it leaves `BatchMatMulV3` alone."""
+    scores = tf.raw_ops.BatchMatMulV3(
+        x=queries, y=keys, adj_y=True, Tout=keys.dtype
+    )
+    scores = tf.cast(scores, tf.float32) + attention_bias
+    weights = tf.exp(scores - tf.reduce_max(scores, axis=-1, keepdims=True))
+    weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
+    x = tf.raw_ops.BatchMatMulV3(
+        x=tf.cast(weights, values.dtype), y=values, Tout=values.dtype
+    )
+    return x, weights
+
+
+def _attend_large(queries, keys, values, attention_bias):
+    """Computes attention by the kernels that TensorFlow chooses."""
+    scores = tf.matmul(queries, keys, transpose_b=True)
+    weights = tf.nn.softmax(tf.cast(scores, tf.float32) + attention_bias)
+    return tf.matmul(tf.cast(weights, values.dtype), values), weights

@@ -14,39 +14,74 @@ CHUNK = 512
 
 
 def projection_loss(
+    features, table, labels, weights, label_smoothing=0.0, r_drop=0.0
+):
+    """Computes the smoothed cross-entropy (section 5.4) of the logits
+    features · tableᵀ, differentiable with respect to features and table.
+
+    The gradients are computed along with the loss, chunk by chunk, and kept
+    for the backward pass. Without a gradient tape, call `token_losses`.
+
+    Args:
+        features: `(R, N, D)`, the decoder's output; any float dtype. With
+            `r_drop` R is 2: the same tokens under two masks of dropout.
+        table: float32 `(V, D)`, the embeddings.
+        labels: int32 `(N,)`.
+        weights: float32 `(N,)`, of each token in the sum.
+        label_smoothing: ε. Defaults to 0.
+        r_drop: α of R-Drop (Liang et al. 2021, equation 4, of which this is
+            half): α / 2 · `disagreement` of the two passes is added to the
+            mean of their losses. Defaults to 0.
+
+    Returns:
+        Σ weights · loss, a float32 scalar; and without gradient, float32
+        `(N,)`, the loss of each token and its unsmoothed part, means over the
+        passes.
+    """
+
+    @tf.custom_gradient
+    def weighted_sum(features, table):
+        result = token_losses(
+            features, table, labels, weights, label_smoothing, True, r_drop
+        )
+
+        def backward(d_total, *_):
+            d_features = tf.cast(d_total, features.dtype) * result["d_features"]
+            return d_features, d_total * result["d_table"]
+
+        total = tf.reduce_sum(weights * result["loss"])
+        return (total, result["loss"], result["nll"]), backward
+
+    total, loss, nll = weighted_sum(features, table)
+    return total, tf.stop_gradient(loss), tf.stop_gradient(nll)
+
+
+def token_losses(
     features,
     table,
     labels,
     weights,
     label_smoothing=0.0,
-    gradients=True,
+    gradients=False,
     r_drop=0.0,
 ):
-    """Smoothed cross-entropy (section 5.4) of the logits features · tableᵀ.
+    """Computes the loss of each token, and the gradients of their sum.
 
     Smoothing takes no further tensor of the logits' size: smoothed = nll + ε ·
     (logit of the label − mean of the logits), and that mean is a product with
     the mean row of the table.
 
     Args:
-        features: `(R, N, D)`, what the decoder gives; any float dtype. With
-            `r_drop` R is 2: the same tokens under two masks of dropout.
-        table: `(V, D)`, the embeddings, in the dtype of `features`.
-        labels: int32 `(N,)`.
-        weights: float32 `(N,)`, of each token in the sum whose gradients are
-            taken.
-        label_smoothing: ε. Defaults to 0.
-        gradients: whether to compute them. Defaults to True.
-        r_drop: α of R-Drop (Liang et al. 2021, equation 4, of which this is
-            half): α / 2 · `disagreement` of the two passes is added to the
-            mean of their losses. Defaults to 0.
+        features, table, labels, weights, label_smoothing, r_drop: as in
+            `projection_loss`.
+        gradients: whether to compute them. Defaults to False.
 
     Returns:
-        A dictionary of float32 tensors: `loss` and `nll`, `(N,)`, smoothed
-        and not, means over the passes; and the gradients of Σ weights · loss:
-        `d_features` `(R, N, D)` in the dtype of `features`, `d_table`
-        `(V, D)`.
+        A dictionary of float32 tensors: `loss` and `nll`, `(N,)`; and with
+        `gradients`, those of Σ weights · loss: `d_features` `(R, N, D)` in the
+        dtype of `features`, `d_table` `(V, D)`.
     """
+    exact_table, table = table, tf.cast(table, features.dtype)
     passes, tokens = features.shape[0], tf.shape(features)[1]
     size = CHUNK // 2 if r_drop else CHUNK  # there it takes more room
     weights = weights / passes
@@ -54,7 +89,7 @@ def projection_loss(
     weighted = weights[:, None] * exact
     # Smoothing needs the label's logit, which the chunks have, and the mean of
     # all, which is x · the mean embedding and so needs no chunk.
-    mean = tf.reduce_mean(tf.cast(table, tf.float32), axis=0)  # [D]
+    mean = tf.reduce_mean(exact_table, axis=0)  # [D]
     mean_logits = tf.linalg.matvec(exact, mean)  # [R, N]
     d_table = ()
     if gradients:
