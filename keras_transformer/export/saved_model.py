@@ -140,7 +140,13 @@ def write(translator: Translator, path, dtype: str = "float32"):
         "max_length": tf.constant(translator.max_length),
     }
 
-    # The signature's defaults are those of Python.
+    options = [
+        tf.TensorSpec([], value.dtype, name=name)
+        for name, value in defaults.items()
+    ]
+
+    # Its defaults in Python are those of a server.
+    @tf.function(input_signature=[text, *options], autograph=False)
     def n_best(
         text,
         beam_size=defaults["beam_size"],
@@ -149,23 +155,29 @@ def write(translator: Translator, path, dtype: str = "float32"):
     ):
         return fixed.n_best(text, beam_size, alpha, max_length)
 
-    options = [
-        tf.TensorSpec([], value.dtype, name=name)
-        for name, value in defaults.items()
-    ]
-    signatures = {
-        "serving_default": (fixed.translate, [text]),
-        "n_best": (n_best, [text, *options]),
+    def serving_default(text):
+        """Calls `n_best`, so that the search is in the graph once for both."""
+        best = n_best(text, **defaults)
+        for name in ("translation", "score"):
+            best[name] = best[name][:, 0]
+        return best
+
+    # Greedy search has a faster graph of its own.
+    is_greedy = settings.beam_size == 1
+    functions = {
+        "serving_default": (
+            fixed.translate if is_greedy else serving_default,
+            [text],
+        ),
         "score": (fixed.score, [text, translation]),
         "explain": (fixed.explain, [text]),
     }
+    signatures = {
+        name: tf.function(function, input_signature=inputs, autograph=False)
+        for name, (function, inputs) in functions.items()
+    }
     tf.saved_model.save(
-        module,
-        str(path),
-        signatures={
-            name: tf.function(function, input_signature=inputs, autograph=False)
-            for name, (function, inputs) in signatures.items()
-        },
+        module, str(path), signatures={**signatures, "n_best": n_best}
     )
 
 

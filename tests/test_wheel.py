@@ -1,0 +1,75 @@
+"""The wheel has all that the package needs, outside of its source tree."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the unpacked wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(
+        ROOT / "keras_transformer",
+        source / "keras_transformer",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "-w", folder]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", source, *options], check=True
+    )
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "installed")
+    return folder / "installed"
+
+
+def run(installed, folder, *arguments):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_runs(installed, tmp_path):
+    result = run(installed, tmp_path, "-m", "keras_transformer", "--help")
+    assert result.returncode == 0, result.stderr
+    assert "train" in result.stdout
+
+
+def test_package_data_is_there(installed, tmp_path):
+    """What an export reads, and the mark that the package is typed."""
+    code = """
+import pathlib, keras_transformer
+from keras_transformer.export import tensorflow_serving as serving
+assert serving._known_operations()
+assert serving._package_file("export_readme.md")
+print(pathlib.Path(keras_transformer.__file__).with_name("py.typed").exists())
+print(keras_transformer.__file__)
+"""
+    result = run(installed, tmp_path, "-c", code)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == [
+        "True",
+        str(installed / "keras_transformer" / "__init__.py"),
+    ]
+
+
+def test_tests_and_benchmarks_stay_out(installed):
+    names = {path.name for path in installed.iterdir()}
+    assert "keras_transformer" in names
+    assert not names & {"tests", "benchmarks", "examples", "docs"}
