@@ -4,9 +4,10 @@ Shapes: B batch, T target length, S source length, D d_model, V vocabulary.
 """
 
 import types
+from typing import Any
 
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 from keras_transformer.config import PAD, TransformerConfig
 from keras_transformer.layers import (
@@ -16,6 +17,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.layers.types import Cache
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -51,7 +53,9 @@ class Transformer(keras.Model):
         float32 logits `(B, T, V)`.
     """
 
-    def __init__(self, config, seed=None, **kwargs):
+    def __init__(
+        self, config: TransformerConfig, seed: int | None = None, **kwargs: Any
+    ):
         # === Layers ===
         dtype = kwargs.pop("dtype", None)
         seeds = iter(range(seed, seed + 10**6, 10) if seed is not None else ())
@@ -95,7 +99,7 @@ class Transformer(keras.Model):
             **embedding,
         )
         source_embedding = target_embedding
-        if not shared:
+        if config.source_vocab_size is not None:
             source_embedding = PositionalEmbedding(
                 config.source_vocab_size,
                 seed=next(seeds, None),
@@ -139,21 +143,27 @@ class Transformer(keras.Model):
         if dtype is not None:
             self.dtype_policy = dtype
 
-    def encode(self, source, training=False):
+    def encode(
+        self, source: KerasTensor, training: bool = False
+    ) -> KerasTensor:
         """Returns the memory `(B, S, D)` of source ids `(B, S)`."""
         return _encode(self, source, training)
 
-    def features(self, inputs, training=False):
+    def features(
+        self, inputs: dict[str, KerasTensor], training: bool = False
+    ) -> KerasTensor:
         """Returns the decoder's output before it is projected to the logits,
         `(B, T, D)`, for `inputs` as in a call of the model."""
         return _features(self, inputs, training)
 
-    def project_memory(self, memory):
+    def project_memory(self, memory: KerasTensor) -> list[Cache]:
         """Returns each decoder layer's keys and values of the memory, for all
         steps."""
         return [layer.project_memory(memory) for layer in self.decoder_layers]
 
-    def empty_cache(self, batch_size, length):
+    def empty_cache(
+        self, batch_size: int | KerasTensor, length: int | KerasTensor
+    ) -> list[Cache]:
         """Returns caches for the target's keys and values in every decoder
         layer."""
         return [
@@ -161,7 +171,14 @@ class Transformer(keras.Model):
             for layer in self.decoder_layers
         ]
 
-    def decode_step(self, tokens, cache, index, memory_cache, memory_mask):
+    def decode_step(
+        self,
+        tokens: KerasTensor,
+        cache: list[Cache],
+        index: int | KerasTensor,
+        memory_cache: list[Cache],
+        memory_mask: KerasTensor,
+    ) -> tuple[KerasTensor, list[Cache]]:
         """Runs one step of the decoder.
 
         Args:
@@ -192,7 +209,7 @@ class Transformer(keras.Model):
         x = _through(self.decoder_layers, self.decoder_norm, x, run_layer)
         return ops.squeeze(_project(self, x), 1), new_cache
 
-    def get_config(self):
+    def get_config(self) -> dict:
         # A functional model's own config would not fit our constructor.
         return {
             "config": self.config.to_dict(),
@@ -203,7 +220,9 @@ class Transformer(keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict, custom_objects: dict | None = None
+    ) -> "Transformer":
         config = dict(config)
         dtype = config.pop("dtype", None)
         if isinstance(dtype, dict):

@@ -21,6 +21,7 @@ import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
 from keras_transformer.layers import positional_encoding
+from keras_transformer.model import Transformer
 from keras_transformer.training.models import load_model
 from keras_transformer.training.run import Run
 
@@ -33,7 +34,10 @@ QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
 
 
 def export(
-    run: Run, path, quantization: str | None = None, positions: int = 1024
+    run: Run,
+    path: str | os.PathLike,
+    quantization: str | None = None,
+    positions: int = 1024,
 ) -> pathlib.Path:
     """Exports a run's chosen weights as a model of CTranslate2.
 
@@ -81,7 +85,9 @@ def export(
     return path
 
 
-def specification(model, positions: int = 1024):
+def specification(
+    model: Transformer, positions: int = 1024
+) -> transformer_spec.TransformerSpec:
     """A `Transformer` as CTranslate2's `TransformerSpec`, vocabularies aside.
 
     Raises:

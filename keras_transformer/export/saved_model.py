@@ -27,7 +27,7 @@ import pathlib
 import re
 import shutil
 
-import numpy as np
+import keras
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
@@ -38,13 +38,17 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training import checkpoints
 from keras_transformer.training.models import load_model
+from keras_transformer.training.run import Run
 
 METADATA = "keras_transformer.json"
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
 
 
 def export(
-    run, path, settings: SearchSettings | None = None, dtype: str = "auto"
+    run: Run,
+    path: str | os.PathLike,
+    settings: SearchSettings | None = None,
+    dtype: str = "auto",
 ) -> pathlib.Path:
     """Exports a run's chosen weights to `NAME/VERSION`.
 
@@ -126,7 +130,9 @@ def export(
     return path
 
 
-def write(translator: Translator, path, dtype: str = "float32"):
+def write(
+    translator: Translator, path: str | os.PathLike, dtype: str = "float32"
+):
     """Writes a translator as a SavedModel with the signatures above."""
     fixed = translator.fixed(dtype)
     module = tf.Module()
@@ -191,15 +197,15 @@ def _sums(folder):
     )
 
 
-def digest(model) -> str:
+def digest(model: keras.Model) -> str:
     """SHA-256 of a model's weights: tells which training an export is of."""
     sha = hashlib.sha256()
     for weight in model.get_weights():
-        sha.update(np.ascontiguousarray(weight))
+        sha.update(weight.tobytes())
     return sha.hexdigest()
 
 
-def signature(run) -> str:
+def signature(run: Run) -> str:
     """One line that says what a model is, as sacreBLEU does for scores."""
     config, recipe = run.config, run.recipe
     fields = {

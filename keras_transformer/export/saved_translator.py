@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import pathlib
+from collections.abc import Callable
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
@@ -23,7 +25,7 @@ class SavedTranslator:
             damaged.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
         if not (self.path / "saved_model.pb").is_file():
             raise ValueError(
@@ -47,11 +49,11 @@ class SavedTranslator:
                 "version, before 0.1.0 was finished. Export the run again."
             )
 
-    def translate(self, text) -> dict:
+    def translate(self, text: tf.Tensor) -> dict:
         """Strings `(B,)` to `translation` and `score`, as exported."""
         return self.loaded.signatures["serving_default"](text=text)
 
-    def explain(self, line) -> dict:
+    def explain(self, line: str) -> dict:
         """What the signature `explain` says of one string, without padding."""
         found = self.loaded.signatures["explain"](text=tf.constant([line]))
         found = {name: value.numpy()[0] for name, value in found.items()}
@@ -67,7 +69,9 @@ class SavedTranslator:
             "attention": found["attention"][:, :, : len(target)],
         }
 
-    def searched_with(self, beam_size=None, alpha=None):
+    def searched_with(
+        self, beam_size: int | None = None, alpha: float | None = None
+    ) -> Callable[[tf.Tensor], dict]:
         """`translate` with another beam size or length penalty."""
         asked = {"beam_size": beam_size, "alpha": alpha}
         settings = SearchSettings(  # which checks them
@@ -93,7 +97,7 @@ class SavedTranslator:
         return translate
 
 
-def check_intact(path):
+def check_intact(path: str | os.PathLike):
     """Compares the files of an export with its checksums.
 
     Raises:

@@ -3,6 +3,7 @@ up with, a proposal for batching, a page that says how to call it; and the check
 that it knows every operation."""
 
 import importlib.resources
+import os
 import pathlib
 
 import tensorflow as tf
@@ -23,7 +24,7 @@ max_enqueued_batches { value: 1000 }
 """
 
 
-def check_operations(path):
+def check_operations(path: str | os.PathLike):
     """Checks that servers know all of a SavedModel: TensorFlow Serving 2.19 and
     later, by the list `serving_ops.txt`.
 
@@ -69,7 +70,13 @@ def _nodes(data):
             yield from function.node_def
 
 
-def write_extras(path, name, version, metadata, lines):
+def write_extras(
+    path: str | os.PathLike,
+    name: str,
+    version: str,
+    metadata: dict,
+    lines: list[str],
+):
     """Writes what goes beside the model into an export's folder.
 
     Args:

@@ -1,6 +1,6 @@
 """Section 3 of the paper as Keras layers, for any backend.
 
-Shapes in this room: B batch, T target or query length, S source or key
+Shapes in this package: B batch, T target or query length, S source or key
 length, H heads, D d_model, K d_k or d_v.
 """
 

@@ -4,15 +4,23 @@ Shapes: B batch, T query length, S key length, H heads, K d_k or d_v.
 """
 
 import math
+from collections.abc import Callable
 
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 from keras_transformer.layers.masks import LOWEST
+from keras_transformer.layers.types import Cache
 
 
-def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
-    """Equation 1: Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
+def scaled_dot_product_attention(
+    query: KerasTensor,
+    key: KerasTensor,
+    value: KerasTensor,
+    mask: KerasTensor | None = None,
+    dropout: Callable[[KerasTensor], KerasTensor] | None = None,
+) -> tuple[KerasTensor, KerasTensor]:
+    """Computes equation 1: Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
 
     Scores and softmax are computed in float32, or in float64 if the inputs
     are.
@@ -22,12 +30,12 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         key: tensor of shape `(B, H, S, K)`.
         value: tensor of shape `(B, H, S, K)`.
         mask: boolean, broadcastable to `(B, H, T, S)`; True where a query may
-            attend to a key. Defaults to attending everywhere.
-        dropout: a function applied to the weights, or `None`.
+            attend to a key. Defaults to `None`: queries attend to all keys.
+        dropout: function that drops some of the weights, or `None`.
 
     Returns:
         The weighted values `(B, H, T, K)` and the weights `(B, H, T, S)`, both
-        in the dtype of `value`. A query that may attend to nothing gets zeros.
+        in the dtype of `value`. A query that may attend to no key gets zeros.
     """
     dtype = keras.backend.result_type(query.dtype, "float32")
     query = ops.cast(query, dtype) / math.sqrt(query.shape[-1])
@@ -35,7 +43,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     scores = ops.matmul(query, ops.swapaxes(key, -2, -1))  # [B, H, T, S]
     if mask is not None:
         scores = ops.where(mask, scores, LOWEST)
-    # Keras warns of a softmax over a single key, where it is 1.
+    # Keras warns about a softmax over a single key, where the weight is 1.
     single = scores.shape[-1] == 1
     weights = ops.ones_like(scores) if single else ops.softmax(scores)
     if mask is not None:
@@ -45,28 +53,37 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     return ops.matmul(dropped, value), weights
 
 
-def has_fused_attention(dtype):
-    """Whether the backend has a kernel of its own for this dtype.
+def has_fused_attention(dtype: str) -> bool:
+    """Returns whether the backend has a fused attention kernel for this dtype.
 
-    TensorFlow has none: there Keras' function is equation 1 again, without
-    the guarantees of ours. JAX's cannot be compiled for a CPU in float16.
+    TensorFlow has none: there `keras.ops.dot_product_attention` computes
+    equation 1 in separate operations, without the guarantees of
+    `scaled_dot_product_attention`. JAX's kernel cannot be compiled for a CPU
+    in float16.
     """
     backend = keras.backend.backend()
     return backend != "tensorflow" and (backend, dtype) != ("jax", "float16")
 
 
-def fused_attention(query, key, value, mask=None):
-    """Equation 1 by the backend's own kernel, which keeps no weights.
+def fused_attention(
+    query: KerasTensor,
+    key: KerasTensor,
+    value: KerasTensor,
+    mask: KerasTensor | None = None,
+) -> KerasTensor:
+    """Computes equation 1 by the backend's fused kernel.
 
-    Same arguments as `scaled_dot_product_attention`, without `dropout`; returns
-    only the weighted values.
+    The kernel does not return the weights. Same arguments as
+    `scaled_dot_product_attention`, without `dropout`; returns only the
+    weighted values.
     """
     inputs = [ops.swapaxes(x, 1, 2) for x in (query, key, value)]
     if mask is None:
         output = ops.dot_product_attention(*inputs)
         return ops.swapaxes(output, 1, 2)
-    # Kernels disagree on rows with nothing to attend to (NaN, or the mean
-    # of all values), so these rows see everything and are zeroed after.
+    # Kernels disagree on queries that may attend to no key: they return NaN, or
+    # the mean of all values. So these queries attend to all keys here, and
+    # their output is set to zero afterwards.
     somewhere = ops.any(mask, axis=-1, keepdims=True)
     batch, _, length, _ = ops.shape(query)
     shape = (batch, ops.shape(mask)[1], length, ops.shape(key)[2])
@@ -80,42 +97,43 @@ def _attends_somewhere(mask, dtype):
     return ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
 
 
-def write_cache(cache, new, index):
-    """Returns `cache` with `new` at position `index`, in plain operations that
-    every backend and server knows.
+def write_cache(cache: Cache, new: Cache, index: int | KerasTensor) -> Cache:
+    """Returns `cache` with `new` written from position `index` on.
+
+    Only plain operations are used, which every backend and server supports.
 
     Raises:
-        ValueError: if the cache has no room there. Where `index` is not known
+        ValueError: if the cache is too short. Where `index` is not known
             before the program runs, as in a compiled loop, positions beyond
-            the cache's room are dropped instead.
+            the end of the cache are dropped instead.
     """
-    room = ops.shape(cache["key"])[2]
+    capacity = ops.shape(cache["key"])[2]
     length = ops.shape(new["key"])[2]
-    _check_room(_known(index), length, room)
+    _check_capacity(_known_index(index), length, capacity)
     if isinstance(length, int) and length == 1:
-        here = ops.equal(ops.arange(room), index)[:, None]  # [S, 1]
-        return {k: ops.where(here, new[k], cache[k]) for k in cache}
-    positions = ops.arange(room) - index
+        is_written = ops.equal(ops.arange(capacity), index)[:, None]  # [S, 1]
+        return {k: ops.where(is_written, new[k], cache[k]) for k in cache}
+    positions = ops.arange(capacity) - index
     source = ops.clip(positions, 0, length - 1)
-    here = ((positions >= 0) & (positions < length))[:, None]
+    is_written = ((positions >= 0) & (positions < length))[:, None]
     return {
-        k: ops.where(here, ops.take(new[k], source, axis=2), cache[k])
+        k: ops.where(is_written, ops.take(new[k], source, axis=2), cache[k])
         for k in cache
     }
 
 
-def _check_room(index, length, room):
-    known = isinstance(room, int) and isinstance(length, int)
-    if index is None or not known or 0 <= index <= room - length:
+def _check_capacity(index, length, capacity):
+    known = isinstance(capacity, int) and isinstance(length, int)
+    if index is None or not known or 0 <= index <= capacity - length:
         return
     raise ValueError(
-        "The cache must have room for every new position. Received: "
-        f"cache_index={index}, {length} new positions, room for {room}. Make "
-        "it longer by `empty_cache(batch_size, length)`."
+        "The cache must have a position for every new key. Received: "
+        f"cache_index={index}, {length} new positions, a cache of {capacity}. "
+        "Make a longer cache with `empty_cache(batch_size, length)`."
     )
 
 
-def _known(index):
+def _known_index(index):
     """Returns an index as an integer, or `None` inside a compiled function."""
     try:
         return int(index)

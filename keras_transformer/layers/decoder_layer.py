@@ -3,7 +3,10 @@
 Shapes: B batch, T target length, S source length, H heads, D d_model.
 """
 
+from typing import Any
+
 import keras
+from keras import KerasTensor
 
 from keras_transformer.layers.masks import check_padding_masks
 from keras_transformer.layers.output_spec import (
@@ -11,12 +14,13 @@ from keras_transformer.layers.output_spec import (
     attention_output_spec,
 )
 from keras_transformer.layers.residual_layer import ResidualLayer
+from keras_transformer.layers.types import Cache, Output, Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderLayer(ResidualLayer):
-    """Applies causal self-attention, attention to the memory and the
-    feed-forward network, each with a residual: section 3.1.
+    """Applies self-attention, attention to the memory and the feed-forward
+    network: section 3.1.
 
     x = LayerNorm(x + Dropout(CausalSelfAttention(x)))
 
@@ -42,24 +46,23 @@ class DecoderLayer(ResidualLayer):
             the implicit Keras mask of `x`.
         memory_mask: boolean `(B, S)`, True at real *source* positions.
             Defaults to the implicit Keras mask of `memory`.
-        return_attention_scores: also return the weights of the attention to
-            the memory, `(B, H, T, S)`.
+        return_attention_scores: whether to return the weights of the attention
+            to the memory, `(B, H, T, S)`, too.
         cache, cache_index: for decoding step by step, see `empty_cache`.
         memory_cache: the memory's keys and values, see `project_memory`.
             `x` may then hold several rows (beams) for each row of memory.
-        training: whether dropout is on.
-        mask: the same as `x_mask`, under the name by which Keras marks the
-            output.
+        training: whether dropout is applied.
+        mask: another name of `x_mask`, by which Keras masks the output.
 
     Returns:
-        `(B, T, D)`, and if asked for the weights, and with `cache_index` the
-        updated cache.
+        `(B, T, D)`, followed by the weights with `return_attention_scores` and
+        by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: if `x` is not D wide, or D not divisible by H.
+        ValueError: if `x` is not D wide, or if D is not divisible by H.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.self_attention = self._attention("self_attention", 0)
         self.self_attention_dropout = self._dropout("self_dropout", 1)
@@ -71,7 +74,7 @@ class DecoderLayer(ResidualLayer):
         self.feed_forward_dropout = self._dropout("feed_forward_dropout", 5)
         self.feed_forward_norm = self._norm("feed_forward_norm")
 
-    def build(self, x_shape, memory_shape=None):
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         self._check_width(x_shape)
         self.self_attention.build(x_shape)
         self.cross_attention.build(x_shape, memory_shape)
@@ -86,16 +89,16 @@ class DecoderLayer(ResidualLayer):
         ):
             layer.build(x_shape)
 
-    def empty_cache(self, batch_size, length):
-        """Returns a cache for the target's keys and values at `length`
-        positions."""
+    def empty_cache(self, batch_size: int, length: int) -> Cache:
+        """Returns a cache for the keys and values of `length` positions of the
+        target."""
         return self.self_attention.empty_cache(batch_size, length)
 
-    def project_memory(self, memory):
-        """Returns the memory's keys and values, for all steps."""
+    def project_memory(self, memory: KerasTensor) -> Cache:
+        """Returns the memory's keys and values, which all steps share."""
         return self.cross_attention.project(memory)
 
-    def compute_output_spec(self, *args, **kwargs):
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
         given = arguments_of_call(self, args, kwargs)
         x, scores = given["x"], given.get("return_attention_scores", False)
         own = attention_output_spec(
@@ -119,17 +122,17 @@ class DecoderLayer(ResidualLayer):
 
     def call(
         self,
-        x,
-        memory=None,
-        x_mask=None,
-        memory_mask=None,
-        return_attention_scores=False,
-        cache=None,
-        cache_index=None,
-        memory_cache=None,
-        training=None,
-        mask=None,
-    ):
+        x: KerasTensor,
+        memory: KerasTensor | None = None,
+        x_mask: KerasTensor | None = None,
+        memory_mask: KerasTensor | None = None,
+        return_attention_scores: bool = False,
+        cache: Cache | None = None,
+        cache_index: int | KerasTensor | None = None,
+        memory_cache: Cache | None = None,
+        training: bool | None = None,
+        mask: KerasTensor | None = None,
+    ) -> Output:
         x_mask = mask if x_mask is None else x_mask
         check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
 

@@ -3,7 +3,10 @@
 Shapes: B batch, T length, H heads, D d_model.
 """
 
+from typing import Any
+
 import keras
+from keras import KerasTensor
 
 from keras_transformer.layers.masks import check_padding_masks
 from keras_transformer.layers.output_spec import (
@@ -11,12 +14,12 @@ from keras_transformer.layers.output_spec import (
     attention_output_spec,
 )
 from keras_transformer.layers.residual_layer import ResidualLayer
+from keras_transformer.layers.types import Cache, Output, Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderLayer(ResidualLayer):
-    """Applies self-attention, then the feed-forward network, each with a
-    residual: section 3.1.
+    """Applies self-attention and the feed-forward network: section 3.1.
 
     x = LayerNorm(x + Dropout(SelfAttention(x)))
 
@@ -36,43 +39,47 @@ class EncoderLayer(ResidualLayer):
         d_model: D, width of input and output.
         num_heads: H, the number of heads.
         d_ff: width inside the feed-forward network.
-        dropout_rate: on the output of each sub-layer, section 5.4.
-        attention_dropout_rate: on the attention weights; not in the paper.
-        activation_dropout_rate: inside the feed-forward network; not in the
-            paper.
-        norm_first: normalise the input of each sub-layer instead of its
-            residual sum (pre-norm; the paper's is post-norm). The caller then
-            normalises the last layer's output.
+        dropout_rate: rate of dropout on the output of each sub-layer, section
+            5.4. Defaults to 0.1.
+        attention_dropout_rate: rate of dropout on the attention weights; not
+            in the paper, so the default is 0.
+        activation_dropout_rate: rate of dropout inside the feed-forward
+            network; not in the paper, so the default is 0.
+        norm_first: whether to normalise the input of each sub-layer (pre-norm)
+            instead of its residual sum (post-norm, as in the paper). With
+            pre-norm the caller normalises the last layer's output. Defaults to
+            False.
         key_dim, value_dim: d_k and d_v. Default to `d_model / num_heads`.
-        activation: of the feed-forward network. Defaults to "relu".
-        use_bias: biases in all projections. Defaults to True.
-        layer_norm_epsilon: defaults to 1e-6.
-        kernel_initializer: of all matrices.
+        activation: activation of the feed-forward network. Defaults to "relu".
+        use_bias: whether all projections have biases. Defaults to True.
+        layer_norm_epsilon: added to the variance. Defaults to 1e-6.
+        kernel_initializer: initialiser of all matrices.
         seed: seed of the dropout.
 
     Call arguments:
         x: `(B, T, D)`.
         mask: boolean `(B, T)`, True at real positions. Defaults to the
             implicit Keras mask of `x`.
-        x_mask: the same, under the name by which Keras hands over the
-            implicit mask when `attention_mask` is given too.
-        attention_mask: boolean `(B, T, T)`, further limits on who may attend
-            to whom.
-        use_causal_mask: hide later positions. Defaults to False.
-        return_attention_scores: also return the weights `(B, H, T, T)`.
+        x_mask: another name of `mask`, under which Keras passes the implicit
+            mask when `attention_mask` is given, too.
+        attention_mask: boolean `(B, T, T)`, True where a query may attend to a
+            key.
+        use_causal_mask: whether to hide later positions. Defaults to False.
+        return_attention_scores: whether to return the weights `(B, H, T, T)`,
+            too.
         cache, cache_index: for decoding step by step, see `empty_cache` and
             `MultiHeadAttention`.
-        training: whether dropout is on.
+        training: whether dropout is applied.
 
     Returns:
-        `(B, T, D)`, and if asked for the weights, and with `cache_index` the
-        updated cache.
+        `(B, T, D)`, followed by the weights with `return_attention_scores` and
+        by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: if `x` is not D wide, or D not divisible by H.
+        ValueError: if `x` is not D wide, or if D is not divisible by H.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.self_attention = self._attention("self_attention", 0)
         self.self_attention_dropout = self._dropout("attention_dropout", 1)
@@ -81,7 +88,7 @@ class EncoderLayer(ResidualLayer):
         self.feed_forward_dropout = self._dropout("feed_forward_dropout", 3)
         self.feed_forward_norm = self._norm("feed_forward_norm")
 
-    def build(self, x_shape):
+    def build(self, x_shape: Shape) -> None:
         self._check_width(x_shape)
         self.self_attention.build(x_shape)
         self.feed_forward.build(x_shape)
@@ -93,27 +100,27 @@ class EncoderLayer(ResidualLayer):
         ):
             layer.build(x_shape)
 
-    def empty_cache(self, batch_size, length):
+    def empty_cache(self, batch_size: int, length: int) -> Cache:
         """Returns a cache for the keys and values of `length` positions."""
         return self.self_attention.empty_cache(batch_size, length)
 
-    def compute_output_spec(self, *args, **kwargs):
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
         given = arguments_of_call(self, args, kwargs)
         x = given.pop("x")
         return attention_output_spec(self.self_attention, x, x, **given)
 
     def call(
         self,
-        x,
-        mask=None,
-        x_mask=None,
-        attention_mask=None,
-        use_causal_mask=False,
-        return_attention_scores=False,
-        cache=None,
-        cache_index=None,
-        training=None,
-    ):
+        x: KerasTensor,
+        mask: KerasTensor | None = None,
+        x_mask: KerasTensor | None = None,
+        attention_mask: KerasTensor | None = None,
+        use_causal_mask: bool = False,
+        return_attention_scores: bool = False,
+        cache: Cache | None = None,
+        cache_index: int | KerasTensor | None = None,
+        training: bool | None = None,
+    ) -> Output:
         mask = x_mask if mask is None else mask
         check_padding_masks(mask=mask)
 

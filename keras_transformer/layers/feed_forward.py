@@ -1,8 +1,12 @@
 """Position-wise feed-forward network: section 3.3 of the paper."""
 
+from typing import Any
+
 import keras
+from keras import KerasTensor
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.types import Activation, Initializer, Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -11,7 +15,7 @@ class FeedForward(keras.layers.Layer):
 
     Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2. W_1 has shape
     `(D, d_ff)`, W_2 `(d_ff, D)`. The residual and the normalisation belong to
-    the layer around it.
+    the encoder or decoder layer.
 
     Example:
 
@@ -23,16 +27,16 @@ class FeedForward(keras.layers.Layer):
     Args:
         d_model: D, width of the output.
         d_ff: width of the inner layer.
-        activation: of the inner layer. Defaults to "relu".
+        activation: activation of the inner layer. Defaults to "relu".
         dropout_rate: rate of dropout on the inner layer's output. The paper
-            has none here, hence the default 0.
+            has no dropout here, so the default is 0.
         use_bias: whether b_1 and b_2 exist. Defaults to True.
-        kernel_initializer: of both matrices.
+        kernel_initializer: initialiser of both matrices.
         seed: seed of the dropout.
 
     Call arguments:
         x: `(..., D)`.
-        training: whether dropout is on.
+        training: whether dropout is applied.
 
     Raises:
         ValueError: if a width is not positive.
@@ -40,14 +44,14 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(
         self,
-        d_model,
-        d_ff,
-        activation="relu",
-        dropout_rate=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        seed=None,
-        **kwargs,
+        d_model: int,
+        d_ff: int,
+        activation: Activation = "relu",
+        dropout_rate: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: Initializer = "glorot_uniform",
+        seed: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if min(d_model, d_ff) < 1:
@@ -79,22 +83,22 @@ class FeedForward(keras.layers.Layer):
             name=name,
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         inner_shape = (*input_shape[:-1], self.d_ff)
         self.inner.build(input_shape)
         self.dropout.build(inner_shape)
         self.outer.build(inner_shape)
 
-    def call(self, x, training=None):
+    def call(self, x: KerasTensor, training: bool | None = None) -> KerasTensor:
         x = self.inner(x)  # [..., d_ff]
         if self.dropout_rate:
             x = self.dropout(x, training=training)
         return self.outer(x)  # [..., D]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.d_model)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "d_model": self.d_model,

@@ -1,20 +1,22 @@
 """Layer normalisation: section 3.1 of the paper, Ba et al. (2016)."""
 
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization`, in an order of its operations that
-    TensorFlow differentiates with fewer passes over the numbers.
+    """Applies `keras.layers.LayerNormalization`, faster on TensorFlow.
+
+    On TensorFlow the operations are in an order whose gradient takes fewer
+    passes over the numbers.
     """
 
-    def call(self, inputs):
-        last = list(self.axis) in ([-1], [len(inputs.shape) - 1])
+    def call(self, inputs: KerasTensor) -> KerasTensor:
+        last_axis = list(self.axis) in ([-1], [len(inputs.shape) - 1])
         if (
             keras.backend.backend() != "tensorflow"
-            or not last
+            or not last_axis
             or self.gamma is None
             or self.beta is None
         ):

@@ -3,15 +3,15 @@
 Shapes: B batch, T query length, S key length.
 """
 
-from keras import ops
+from keras import KerasTensor, ops
 
 # A finite stand-in for minus infinity: half of float32's lowest value, so
 # that neither a subtraction nor a fully masked row can produce NaN.
 LOWEST = -1.7e38
 
 
-def padding_mask(token_ids, pad_id=0):
-    """Marks the real tokens.
+def padding_mask(token_ids: KerasTensor, pad_id: int = 0) -> KerasTensor:
+    """Returns a mask that is True at real tokens and False at padding.
 
     Example:
 
@@ -22,7 +22,7 @@ def padding_mask(token_ids, pad_id=0):
 
     Args:
         token_ids: integer tensor of shape `(B, S)`.
-        pad_id: the id that stands for "nothing here". Defaults to 0.
+        pad_id: the id of padding. Defaults to 0.
 
     Returns:
         Boolean tensor of shape `(B, S)`.
@@ -30,7 +30,11 @@ def padding_mask(token_ids, pad_id=0):
     return ops.not_equal(token_ids, pad_id)
 
 
-def causal_mask(query_length, key_length=None, offset=0):
+def causal_mask(
+    query_length: int | KerasTensor,
+    key_length: int | KerasTensor | None = None,
+    offset: int | KerasTensor = 0,
+) -> KerasTensor:
     """Returns a mask that hides later positions: section 3.1, "prevent
     positions from attending to subsequent positions".
 
@@ -49,7 +53,7 @@ def causal_mask(query_length, key_length=None, offset=0):
         query_length: T, an integer or scalar tensor.
         key_length: S. Defaults to `query_length`.
         offset: the position of the first query among the keys. A decoder that
-            works step by step passes the number of tokens it has produced.
+            works step by step passes the number of tokens produced so far.
 
     Returns:
         Boolean tensor of shape `(1, T, S)`.
@@ -60,11 +64,11 @@ def causal_mask(query_length, key_length=None, offset=0):
     return ops.expand_dims(ops.less_equal(keys, queries), 0)
 
 
-def combine_masks(*masks):
-    """The conjunction of the masks that are not `None`, or `None`.
+def combine_masks(*masks: KerasTensor | None) -> KerasTensor | None:
+    """Returns the logical "and" of the masks that are not `None`.
 
-    Each mask is broadcastable to `(B, T, S)`; numbers count as true where
-    they are not zero.
+    Returns `None` if all of them are. The masks must be broadcastable to one
+    shape; in a numeric mask every number but zero means True.
     """
     combined = None
     for mask in masks:
@@ -75,35 +79,37 @@ def combine_masks(*masks):
     return combined
 
 
-def check_padding_masks(**masks):
-    """Checks that masks of padding have shape `(B, T)`.
+def check_padding_masks(**masks: KerasTensor | None) -> None:
+    """Checks that padding masks have shape `(B, T)`.
 
     Raises:
-        ValueError: names the mask that has not.
+        ValueError: if a mask has another shape; the message names it.
     """
     for name, mask in masks.items():
         if mask is not None and len(ops.shape(mask)) != 2:
             raise ValueError(
                 f"`{name}` marks the real positions and must have shape "
                 "(batch, length). Received: "
-                f"{name}.shape={tuple(ops.shape(mask))}. A mask of queries and "
-                "keys goes by `attention_mask`."
+                f"{name}.shape={tuple(ops.shape(mask))}. Pass a mask of queries"
+                " and keys as `attention_mask`."
             )
 
 
-def of_queries(mask):
-    """Returns a mask of queries `(B, T)` as `(B, T, 1)`, or `None`."""
+def of_queries(mask: KerasTensor | None) -> KerasTensor | None:
+    """Reshapes a mask of queries `(B, T)` to `(B, T, 1)`; `None` stays."""
     return None if mask is None else ops.expand_dims(mask, -1)
 
 
-def of_keys(mask):
-    """Returns a mask of keys `(B, S)` as `(B, 1, S)`, or `None`."""
+def of_keys(mask: KerasTensor | None) -> KerasTensor | None:
+    """Reshapes a mask of keys `(B, S)` to `(B, 1, S)`; `None` stays."""
     return None if mask is None else ops.expand_dims(mask, -2)
 
 
-def per_head(mask):
-    """Returns a mask `(B, T, S)` as `(B, 1, T, S)`, or `None`. A mask that has
-    an axis of heads stays."""
+def per_head(mask: KerasTensor | None) -> KerasTensor | None:
+    """Reshapes a mask `(B, T, S)` to `(B, 1, T, S)`.
+
+    `None`, and a mask that has an axis of heads, are returned as they are.
+    """
     if mask is None or len(mask.shape) == 4:
         return mask
     return ops.expand_dims(mask, -3)

@@ -3,8 +3,10 @@
 Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
 """
 
+from typing import Any
+
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 from keras_transformer.layers.attention import (
     fused_attention,
@@ -13,7 +15,12 @@ from keras_transformer.layers.attention import (
     write_cache,
 )
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.keras_attention import check_supported, take_over
+from keras_transformer.layers.keras_attention import (
+    check_supported,
+    one_width,
+    serialize_objects,
+    take_over,
+)
 from keras_transformer.layers.masks import (
     causal_mask,
     check_padding_masks,
@@ -26,16 +33,14 @@ from keras_transformer.layers.output_spec import (
     arguments_of_call,
     attention_output_spec,
 )
-
-SERIALIZED = {
-    "kernel_initializer": keras.initializers,
-    "bias_initializer": keras.initializers,
-    "kernel_regularizer": keras.regularizers,
-    "bias_regularizer": keras.regularizers,
-    "activity_regularizer": keras.regularizers,
-    "kernel_constraint": keras.constraints,
-    "bias_constraint": keras.constraints,
-}
+from keras_transformer.layers.types import (
+    Cache,
+    Constraint,
+    Initializer,
+    Output,
+    Regularizer,
+    Shape,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -54,22 +59,21 @@ class MultiHeadAttention(keras.layers.Layer):
 
     The weights are W^Q and W^K of shape `(D, H·d_k)`, W^V `(D, H·d_v)` and W^O
     `(H·d_v, D)`, with a bias each. Arguments have the names and the order of
-    `keras.layers.MultiHeadAttention`, so that swapping one for the other is
-    one import, and `from_keras` takes over the weights. It differs from that
-    layer in these points: a row that may attend to nothing gives zeros on every
-    path; masks are read and never removed from the inputs; scores and softmax
-    are in float32; kernels are stored as matrices, so that Glorot
-    initialisation sees the true fan-in. Inputs have rank 3. `attention_axes`,
-    `sliding_window`, `flash_attention` and `use_gate` are accepted at their
-    default values only.
+    `keras.layers.MultiHeadAttention`, so one import replaces that layer, and
+    `from_keras` takes over its weights. There are four differences: a query
+    that may attend to no key always gets zeros; masks are read and never
+    removed from the inputs; scores and softmax are in float32; kernels are
+    matrices, so that Glorot initialisation uses the true fan-in. Inputs have
+    rank 3. `attention_axes`, `sliding_window`, `flash_attention` and `use_gate`
+    are accepted at their default values only.
 
     Args:
         num_heads: H, the number of heads.
         key_dim: d_k, the width of each head's queries and keys.
-        value_dim: d_v, the width of its values. Defaults to `key_dim`.
+        value_dim: d_v, the width of each head's values. Defaults to `key_dim`.
         dropout: rate of dropout on the attention weights. Defaults to 0.
         use_bias: whether the four projections have a bias. Defaults to True.
-        output_shape: width of the output. Defaults to that of the query.
+        output_shape: width of the output. Defaults to the query's width.
         kernel_initializer, bias_initializer: as in `Dense`.
         kernel_regularizer, bias_regularizer: as in `Dense`.
         kernel_constraint, bias_constraint, activity_regularizer: as in `Dense`.
@@ -79,51 +83,52 @@ class MultiHeadAttention(keras.layers.Layer):
         query: `(B, T, D)`.
         value: `(B, S, D)`. Needed unless `cache` holds projected keys.
         key: `(B, S, D)`. Defaults to `value`.
-        query_mask, value_mask, key_mask: boolean `(B, T)` or `(B, S)`, filled
-            in by Keras from implicit masks when not given.
+        query_mask, value_mask, key_mask: boolean `(B, T)` or `(B, S)`. Default
+            to the implicit Keras masks.
         attention_mask: boolean `(B, T, S)` or `(B, H, T, S)`, or broadcastable
             to one of these; True where a query may attend.
-        return_attention_scores: also return the weights `(B, H, T, S)`.
-        use_causal_mask: hide later keys from each query.
+        return_attention_scores: whether to return the weights `(B, H, T, S)`.
+        use_causal_mask: whether to hide later keys from each query.
         cache: a dictionary of `key` `(B, H, S, d_k)` and `value`
             `(B, H, S, d_v)`. With `cache_index` the new keys and values are
             written there, queries attend to positions up to their own (padding
-            masks are not read), and the new cache is returned last. Without it
-            the cache is only read, see `project`; `query` may then have several
-            rows (beams) for each row of the cache.
+            masks are not read), and the new cache is returned last. Without
+            `cache_index` the cache is only read, see `project`; `query` may
+            then have several rows (beams) for each row of the cache.
         cache_index: scalar, position of the first query in the cache.
-        training: whether dropout is on.
+        training: whether dropout is applied.
 
     Returns:
-        `(B, T, D)`, and if asked for the weights, and with `cache_index` the
-        updated cache.
+        `(B, T, D)`, followed by the weights with `return_attention_scores` and
+        by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: for dimensions that are not positive, unsupported arguments,
-            inputs or masks of another rank, a missing `value`, a full cache.
+        ValueError: if a dimension is not positive, an argument is unsupported,
+            an input or a mask has another rank, `value` is missing, or the
+            cache is full.
     """
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        dropout=0.0,
-        use_bias=True,
-        output_shape=None,
-        attention_axes=None,
-        sliding_window=None,
-        flash_attention=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        activity_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        use_gate=False,
-        seed=None,
-        **kwargs,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | tuple[int] | None = None,
+        attention_axes: None = None,
+        sliding_window: None = None,
+        flash_attention: bool | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer = None,
+        bias_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+        kernel_constraint: Constraint = None,
+        bias_constraint: Constraint = None,
+        use_gate: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         check_supported(
@@ -139,20 +144,13 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"Received: num_heads={num_heads}, key_dim={key_dim}, "
                 f"value_dim={value_dim}"
             )
-        if not isinstance(output_shape, int | None):
-            if len(output_shape) != 1:
-                raise ValueError(
-                    "`output_shape` must be one width. Received: "
-                    f"output_shape={output_shape}"
-                )
-            (output_shape,) = output_shape
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = output_shape
+        self.output_dim = one_width(output_shape)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -169,9 +167,10 @@ class MultiHeadAttention(keras.layers.Layer):
         )
 
     @classmethod
-    def from_keras(cls, layer):
-        """Returns this layer with the arguments and the weights of a
-        `keras.layers.MultiHeadAttention`.
+    def from_keras(
+        cls, layer: keras.layers.MultiHeadAttention
+    ) -> "MultiHeadAttention":
+        """Returns a layer with the arguments and weights of Keras' layer.
 
         Raises:
             ValueError: if it is not built, or has unsupported arguments.
@@ -192,7 +191,12 @@ class MultiHeadAttention(keras.layers.Layer):
             name=name,
         )
 
-    def build(self, query_shape, value_shape=None, key_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> None:
         if len(query_shape) != 3:
             raise ValueError(
                 "`query` must have shape (batch, length, features). "
@@ -217,7 +221,9 @@ class MultiHeadAttention(keras.layers.Layer):
         x = ops.reshape(x, (batch, length, self.num_heads, width))
         return ops.swapaxes(x, 1, 2)
 
-    def project(self, value, key=None):
+    def project(
+        self, value: KerasTensor, key: KerasTensor | None = None
+    ) -> Cache:
         """Projects keys and values once, for a cache that is only read."""
         key = value if key is None else key
         return {
@@ -227,30 +233,30 @@ class MultiHeadAttention(keras.layers.Layer):
             ),
         }
 
-    def empty_cache(self, batch_size, length):
-        """Returns a cache of zeros with room for `length` positions."""
+    def empty_cache(self, batch_size: int, length: int) -> Cache:
+        """Returns a cache of zeros for `length` positions."""
 
-        def room(width):
+        def zeros(width):
             shape = (batch_size, self.num_heads, length, width)
             return ops.zeros(shape, self.compute_dtype)
 
-        return {"key": room(self.key_dim), "value": room(self.value_dim)}
+        return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
 
     def call(
         self,
-        query,
-        value=None,
-        key=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        training=None,
-        use_causal_mask=False,
-        cache=None,
-        cache_index=None,
-    ):
+        query: KerasTensor,
+        value: KerasTensor | None = None,
+        key: KerasTensor | None = None,
+        query_mask: KerasTensor | None = None,
+        value_mask: KerasTensor | None = None,
+        key_mask: KerasTensor | None = None,
+        attention_mask: KerasTensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        cache: Cache | None = None,
+        cache_index: int | KerasTensor | None = None,
+    ) -> Output:
         check_padding_masks(
             query_mask=query_mask, value_mask=value_mask, key_mask=key_mask
         )
@@ -284,12 +290,9 @@ class MultiHeadAttention(keras.layers.Layer):
             keys = ops.shape(heads["key"])[2]
             mask = combine_masks(mask, causal_mask(length, keys, offset))
         mask = combine_masks(per_head(mask), per_head(attention_mask))
+        queries = self._split_heads(queries, self.key_dim)
         output, weights = self._attend(
-            self._split_heads(queries, self.key_dim),
-            heads,
-            mask,
-            return_attention_scores,
-            training,
+            queries, heads, mask, return_attention_scores, training
         )
         output = ops.reshape(
             ops.swapaxes(output, 1, 2),
@@ -303,6 +306,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return tuple(returned) if len(returned) > 1 else returned[0]
 
     def _attend(self, query, heads, mask, return_weights, training):
+        key, value = heads["key"], heads["value"]
         drops = bool(self.dropout) and training
         if (
             has_fused_attention(self.compute_dtype)
@@ -310,33 +314,23 @@ class MultiHeadAttention(keras.layers.Layer):
             and not drops
             and self.value_dim == self.key_dim
         ):
-            return fused_attention(
-                query, heads["key"], heads["value"], mask
-            ), None
+            return fused_attention(query, key, value, mask), None
 
         def dropout(weights):
             return self.weight_dropout(weights, training=training)
 
         return scaled_dot_product_attention(
-            query,
-            heads["key"],
-            heads["value"],
-            mask,
-            (drops and dropout) or None,
+            query, key, value, mask, dropout if drops else None
         )
 
-    def compute_output_shape(self, query_shape, *_):
+    def compute_output_shape(self, query_shape: Shape, *_: Shape) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
-    def compute_output_spec(self, *args, **kwargs):
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
         given = arguments_of_call(self, args, kwargs)
         return attention_output_spec(self, **given)
 
-    def get_config(self):
-        serialized = {
-            name: module.serialize(getattr(self, name))
-            for name, module in SERIALIZED.items()
-        }
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -346,5 +340,5 @@ class MultiHeadAttention(keras.layers.Layer):
             "use_bias": self.use_bias,
             "output_shape": self.output_dim,
             "seed": self.seed,
-            **serialized,
+            **serialize_objects(self),
         }

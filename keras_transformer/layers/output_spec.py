@@ -1,44 +1,60 @@
-"""Shapes and dtypes of what attention returns, without running it.
+"""Shapes and dtypes of the outputs of attention, without running it.
 
-Keras would find them by tracing the layer, which fails for the inputs that it
-takes to be sparse, such as a symbolic `tensor * number`.
+Keras would find them by tracing the layer. That fails for inputs that Keras
+assumes to be sparse, such as a symbolic `tensor * number`.
 """
 
 import inspect
+from typing import Any
 
 import keras
+from keras import KerasTensor
+
+from keras_transformer.layers.types import Cache, Output
 
 
-def arguments_of_call(layer, args, kwargs):
+def arguments_of_call(
+    layer: keras.layers.Layer, args: tuple, kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """Returns the arguments of a call of the layer by their names."""
     return inspect.signature(layer.call).bind(*args, **kwargs).arguments
 
 
 def attention_output_spec(
-    layer,
-    query,
-    value=None,
-    return_attention_scores=False,
-    cache=None,
-    cache_index=None,
-    **_,
-):
-    """Returns the `KerasTensor`s of a call of `MultiHeadAttention`: one, or a
-    tuple of the output, the scores and the cache, those that are asked for."""
+    layer: keras.layers.Layer,
+    query: KerasTensor,
+    value: KerasTensor | None = None,
+    return_attention_scores: bool = False,
+    cache: Cache | None = None,
+    cache_index: int | KerasTensor | None = None,
+    **_: Any,
+) -> Output:
+    """Returns the symbolic outputs of a call of `MultiHeadAttention`.
 
-    def announced(shape):
-        return keras.KerasTensor(shape, dtype=layer.compute_dtype)
+    Args:
+        layer: a `MultiHeadAttention`.
+        query, value, cache, cache_index: as in the call.
+        return_attention_scores: as in the call.
 
-    returned = [announced(layer.compute_output_shape(query.shape))]
+    Returns:
+        The output alone, or a tuple of the output and of those of scores and
+        cache that the call returns.
+    """
+
+    def symbolic(shape):
+        return KerasTensor(shape, dtype=layer.compute_dtype)
+
+    returned = [symbolic(layer.compute_output_shape(query.shape))]
     if return_attention_scores:
         batch, length = query.shape[:2]
-        keys = value.shape[1] if cache is None else cache["key"].shape[2]
+        attended: KerasTensor = value if cache is None else cache["key"]
+        keys = attended.shape[-2]  # of `(B, S, D)` or `(B, H, S, d_k)`
         if cache is not None and cache_index is None:
-            # Rows that share their keys are one row with more queries.
+            # Rows that share their keys become one row with more queries.
             rows = cache["key"].shape[0]
             known = None not in (rows, batch, length)
             batch, length = rows, batch * length // rows if known else None
-        returned.append(announced((batch, layer.num_heads, length, keys)))
-    if cache_index is not None:
-        returned.append({k: announced(x.shape) for k, x in cache.items()})
+        returned.append(symbolic((batch, layer.num_heads, length, keys)))
+    if cache is not None and cache_index is not None:
+        returned.append({k: symbolic(x.shape) for k, x in cache.items()})
     return tuple(returned) if len(returned) > 1 else returned[0]

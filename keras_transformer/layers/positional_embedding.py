@@ -4,21 +4,26 @@ Shapes: B batch, T length, D d_model, V vocabulary.
 """
 
 import math
+from typing import Any
 
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.types import Initializer, Shape
 
 
-def positional_encoding(positions, d_model, dtype="float32"):
-    """Returns the encoding of section 3.5: sine on even, cosine on odd
-    dimensions, interleaved.
+def positional_encoding(
+    positions: KerasTensor, d_model: int, dtype: str = "float32"
+) -> KerasTensor:
+    """Returns the positional encoding of section 3.5.
+
+    Even dimensions are sines, odd ones cosines.
 
     PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))
     PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
 
-    bfloat16 cannot tell position 256 from 257, hence no lower dtype.
+    Lower dtypes are not allowed: bfloat16 cannot tell position 256 from 257.
 
     Args:
         positions: tensor of shape `(T,)`.
@@ -58,42 +63,43 @@ class PositionalEmbedding(keras.layers.Layer):
         d_model: D, the width of the output.
         positions: "sinusoidal" (section 3.5, any length), "learned" (table 3,
             row E) or `None`.
-        max_length: number of learned positions; needed by "learned" alone.
+        max_length: number of learned positions; required for "learned".
         dropout_rate: rate of dropout on the sum, section 5.4. Defaults to 0.1.
-        mask_zero: whether id 0 is padding, marked for the layers that follow
-            by an implicit Keras mask. Defaults to True.
-        embeddings_initializer: of E. Defaults to normal, see above.
+        mask_zero: whether id 0 is padding, which an implicit Keras mask marks
+            for the following layers. Defaults to True.
+        embeddings_initializer: initialiser of E. Defaults to normal, see
+            above.
         seed: seed of the dropout.
 
     Call arguments:
         x: integer ids `(B, T)`; with `reverse=True`, `(B, T, D)`.
         offset: scalar, position of the first token. Defaults to 0; a decoder
             that works step by step passes the step.
-        reverse: project to logits instead. Defaults to False.
-        training: whether dropout is on.
+        reverse: whether to project to logits instead. Defaults to False.
+        training: whether dropout is applied.
 
     Returns:
         `(B, T, D)`, or with `reverse=True` logits `(B, T, V)` in float32, or
         float64 if that is the dtype of the layer.
 
     Raises:
-        ValueError: for an unknown kind of positions, learned positions without
-            `max_length`, or a sequence longer than `max_length`.
+        ValueError: if `positions` is unknown, if learned positions have no
+            `max_length`, or if a sequence is longer than `max_length`.
     """
 
     def __init__(
         self,
-        vocab_size,
-        d_model,
-        positions="sinusoidal",
-        max_length=None,
-        dropout_rate=0.1,
-        mask_zero=True,
-        embeddings_initializer=None,
-        seed=None,
-        **kwargs,
+        vocab_size: int,
+        d_model: int,
+        positions: str | None = "sinusoidal",
+        max_length: int | None = None,
+        dropout_rate: float = 0.1,
+        mask_zero: bool = True,
+        embeddings_initializer: Initializer | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
     ):
-        # No autocast: ids may come as floats, which bfloat16 would round.
+        # No autocast: ids may be floats, which bfloat16 would round.
         super().__init__(autocast=False, **kwargs)
         if min(vocab_size, d_model) < 1:
             raise ValueError(
@@ -126,7 +132,7 @@ class PositionalEmbedding(keras.layers.Layer):
             dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout"
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.embeddings = self.add_weight(
             shape=(self.vocab_size, self.d_model),
             initializer=self.embeddings_initializer,
@@ -142,10 +148,16 @@ class PositionalEmbedding(keras.layers.Layer):
             )
         self.dropout.build((*input_shape[:2], self.d_model))
 
-    def call(self, x, offset=0, reverse=False, training=None):
+    def call(
+        self,
+        x: KerasTensor,
+        offset: int | KerasTensor = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+    ) -> KerasTensor:
         if reverse:
             return self._logits(x)
-        # A strategy that builds the model from averaged ids hands in floats.
+        # A strategy that builds the model from averaged ids passes floats.
         ids = ops.cast(x, "int32")
         tokens = ops.take(self.embeddings, ids, axis=0)  # [B, T, D]
         tokens = ops.cast(tokens, self._exact_dtype) * math.sqrt(self.d_model)
@@ -161,10 +173,11 @@ class PositionalEmbedding(keras.layers.Layer):
             return positional_encoding(
                 positions, self.d_model, self._exact_dtype
             )  # [T, D]
-        if isinstance(length, int) and length > self.max_length:
+        longest = self.position_embeddings.shape[0]
+        if isinstance(length, int) and length > longest:
             raise ValueError(
                 "A sequence may not be longer than the learned positions. "
-                f"Received: length={length}, max_length={self.max_length}. "
+                f"Received: length={length}, max_length={longest}. "
                 'Cut the sequence, or use positions="sinusoidal".'
             )
         table = ops.cast(self.position_embeddings, self._exact_dtype)
@@ -179,21 +192,29 @@ class PositionalEmbedding(keras.layers.Layer):
     def _exact_dtype(self):
         return keras.backend.result_type(self.compute_dtype, "float32")
 
-    def compute_mask(self, inputs, previous_mask=None):
-        is_ids = len(inputs.shape) == 2  # and not what `reverse` takes
+    def compute_mask(
+        self, inputs: KerasTensor, previous_mask: KerasTensor | None = None
+    ) -> KerasTensor | None:
+        is_ids = len(inputs.shape) == 2  # the inputs of `reverse` have 3 axes
         if self.mask_zero and is_ids:
             return ops.not_equal(inputs, 0)
         return previous_mask
 
-    def compute_output_spec(self, x, offset=0, reverse=False, training=None):
+    def compute_output_spec(
+        self,
+        x: KerasTensor,
+        offset: int | KerasTensor = 0,
+        reverse: bool = False,
+        training: bool | None = None,
+    ) -> KerasTensor:
         width = self.vocab_size if reverse else self.d_model
         dtype = self._exact_dtype if reverse else self.compute_dtype
-        return keras.KerasTensor((*x.shape[:2], width), dtype=dtype)
+        return KerasTensor((*x.shape[:2], width), dtype=dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:2], self.d_model)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "vocab_size": self.vocab_size,

@@ -1,4 +1,6 @@
-"""What the encoder and the decoder layer share: figure 1, "Add & Norm"."""
+"""The base class of encoder and decoder layer: figure 1, "Add & Norm"."""
+
+from typing import Any
 
 import keras
 
@@ -7,31 +9,39 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.output_spec import arguments_of_call
+from keras_transformer.layers.types import (
+    Activation,
+    Initializer,
+    Output,
+    Shape,
+)
 
 
 class ResidualLayer(keras.layers.Layer):
-    """What the encoder and the decoder layer share: arguments, and sub-layers
-    wrapped as `LayerNorm(x + Dropout(Sublayer(x)))`, or with `norm_first` as
-    `x + Dropout(Sublayer(LayerNorm(x)))`.
+    """Builds and wraps the sub-layers of the encoder and the decoder layer.
+
+    A sub-layer is wrapped as `LayerNorm(x + Dropout(Sublayer(x)))`, or with
+    `norm_first` as `x + Dropout(Sublayer(LayerNorm(x)))`. The constructor's
+    arguments are those of `EncoderLayer`.
     """
 
     def __init__(
         self,
-        d_model,
-        num_heads,
-        d_ff,
-        dropout_rate=0.1,
-        attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0,
-        norm_first=False,
-        key_dim=None,
-        value_dim=None,
-        activation="relu",
-        use_bias=True,
-        layer_norm_epsilon=1e-6,
-        kernel_initializer="glorot_uniform",
-        seed=None,
-        **kwargs,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        activation_dropout_rate: float = 0.0,
+        norm_first: bool = False,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        activation: Activation = "relu",
+        use_bias: bool = True,
+        layer_norm_epsilon: float = 1e-6,
+        kernel_initializer: Initializer = "glorot_uniform",
+        seed: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if key_dim is None and d_model % num_heads:
@@ -57,19 +67,22 @@ class ResidualLayer(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
 
-    def __call__(self, *args, **kwargs):
-        # Keras marks the output by the keyword `mask`, but not by an explicit
-        # mask of another name or one that is passed by its place.
+    def __call__(self, *args: Any, **kwargs: Any) -> Output:
+        # Keras masks the output by the keyword argument `mask`. It ignores an
+        # explicit mask of another name, or one that is a positional argument.
         given = arguments_of_call(self, args, kwargs)
         if given.get("mask") is None and given.get("x_mask") is not None:
             given["mask"] = given["x_mask"]
         return super().__call__(given.pop("x"), **given)
 
-    def compute_output_shape(self, x_shape, memory_shape=None):
+    def compute_output_shape(
+        self, x_shape: Shape, memory_shape: Shape | None = None
+    ) -> Shape:
         return (*x_shape[:-1], self.d_model)
 
     def _seed(self, site):
-        """Each site of dropout its own seed, or all would drop alike."""
+        """Returns a seed for one use of dropout; with a common seed, all uses
+        would drop the same positions."""
         return None if self.seed is None else self.seed + site
 
     def _attention(self, name, site):
@@ -113,10 +126,12 @@ class ResidualLayer(keras.layers.Layer):
         )
 
     def _residual(self, x, sublayer, norm, dropout, training):
-        """One sub-layer with its residual connection.
+        """Applies one sub-layer with its residual connection.
 
-        `sublayer` gives a tensor, or a tuple of a tensor and extras; so
-        returned are a tensor and a tuple of extras.
+        `sublayer` returns a tensor, or a tuple of a tensor and extras.
+
+        Returns:
+            The tensor after the residual connection, and a list of the extras.
         """
         y = sublayer(norm(x) if self.norm_first else x)
         y, *extras = y if isinstance(y, tuple) else (y,)
@@ -131,7 +146,7 @@ class ResidualLayer(keras.layers.Layer):
                 f"x.shape={tuple(shape)}, d_model={self.d_model}"
             )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "d_model": self.d_model,

@@ -1,26 +1,29 @@
 """Adam, section 5.3, in one pass over the memory."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Adam(keras.optimizers.Adam):
-    """`keras.optimizers.Adam` on TensorFlow, with two differences.
+    """Optimises like `keras.optimizers.Adam`, on TensorFlow.
 
-    The update of a variable is TensorFlow's fused kernel instead of a dozen
-    operations, and `global_clipnorm` clips the *sum* of all replicas'
-    gradients, where Keras clips each replica's before they are added.
+    There are two differences. TensorFlow's fused kernel updates a variable,
+    instead of a dozen operations. And `global_clipnorm` clips the *sum* of all
+    replicas' gradients; Keras clips the gradients of each replica before they
+    are added.
 
     Raises:
-        ValueError: for `amsgrad`, which the kernel does not have.
+        ValueError: for `amsgrad`, which the kernel does not support.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if self.amsgrad:
             raise ValueError(
-                "This Adam is the paper's, without AMSGrad. Received: "
+                "This Adam does not support AMSGrad. Received: "
                 "amsgrad=True. Use keras.optimizers.Adam."
             )
 
@@ -34,10 +37,15 @@ class Adam(keras.optimizers.Adam):
 
     def _clip_gradients(self, grads):
         if self.global_clipnorm:
-            return grads  # not yet: see above
+            return grads  # clipped after the sum over replicas, see above
         return super()._clip_gradients(grads)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self,
+        gradient: tf.Tensor,
+        variable: keras.Variable,
+        learning_rate: tf.Tensor,
+    ) -> None:
         index = self._get_variable_index(variable)
         step = tf.cast(self.iterations + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(

@@ -6,14 +6,17 @@ import os
 import pathlib
 import time
 import warnings
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.atomic_files import write_aside
+from keras_transformer.data.corpus import SentencePairs
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training import checkpoints
 from keras_transformer.training.curves import plot_training, read_log
+from keras_transformer.training.loop import Loop
 from keras_transformer.training.progress import (
     Best,
     Progress,
@@ -24,7 +27,12 @@ from keras_transformer.training.score import make_scorer
 
 
 def training_callbacks(
-    run: Run, model, validation, progress: Progress, loop, is_first: bool
+    run: Run,
+    model: keras.Model,
+    validation: SentencePairs,
+    progress: Progress,
+    loop: Loop,
+    is_first: bool,
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks that every run has.
 
@@ -47,7 +55,7 @@ def training_callbacks(
     ]
 
 
-def steps_of(model) -> int:
+def steps_of(model: keras.Model) -> int:
     """Returns how many updates a compiled model has seen."""
     return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
 
@@ -64,13 +72,20 @@ class TranslationQuality(keras.callbacks.Callback):
         sentences: how many to translate. Defaults to 500.
     """
 
-    def __init__(self, run, model, pairs, progress=None, sentences: int = 500):
+    def __init__(
+        self,
+        run: Run,
+        model: keras.Model,
+        pairs: SentencePairs,
+        progress: Callable[[int], None] | None = None,
+        sentences: int = 500,
+    ):
         super().__init__()
         greedy = SearchSettings(beam_size=1)
         pairs = pairs.first(sentences)
         self.score = make_scorer(run, model, pairs, greedy, progress)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict):
         logs["val_bleu"] = self.score()["bleu"]
 
 
@@ -85,7 +100,7 @@ class Log(keras.callbacks.Callback):
         progress: where training resumes.
     """
 
-    def __init__(self, run, progress):
+    def __init__(self, run: Run, progress: Progress):
         super().__init__()
         self.path = pathlib.Path(run.folder, "log.jsonl")
         validated = progress.step - (progress.unvalidated_logs is not None)
@@ -96,7 +111,7 @@ class Log(keras.callbacks.Callback):
             os.path.join(run.folder, "logs")
         )
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict):
         step = steps_of(self.model)
         self.lines.append({"step": step, **logs})
         with write_aside(self.path) as file:
@@ -122,28 +137,28 @@ class Checkpoint(keras.callbacks.Callback):
         progress: where training resumes.
     """
 
-    def __init__(self, run, progress):
+    def __init__(self, run: Run, progress: Progress):
         super().__init__()
         self.run = run
         self.best = progress.best
-        self.logs = {}
+        self.logs: dict[str, float] = {}
         self.saved = progress.step
         self.saved_at = time.monotonic()
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None):
         # What was chosen is not what this training ends with.
         self.run.weights.unlink(missing_ok=True)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict):
         self.logs = dict(logs)
         minutes = self.run.recipe.save_every_minutes
         if minutes and time.monotonic() - self.saved_at >= 60 * minutes:
             self.save()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None):
         self.save()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict):
         step, patience = steps_of(self.model), self.run.recipe.patience
         counts = step % self.run.recipe.validate_every == 0
         if counts and logs["val_bleu"] > self.best.val_bleu:
@@ -160,7 +175,7 @@ class Checkpoint(keras.callbacks.Callback):
             )
             self.model.stop_training = True
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict | None = None):
         self.save()
 
     def save(self):
@@ -190,11 +205,11 @@ class TrainingCurves(keras.callbacks.Callback):
     A failure is a warning: it is no reason to lose the end of training.
     """
 
-    def __init__(self, run):
+    def __init__(self, run: Run):
         super().__init__()
         self.folder = run.folder
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict | None = None):
         try:
             plot_training(self.folder)
         except Exception as error:

@@ -23,6 +23,8 @@ import numpy as np
 import keras_transformer
 from keras_transformer.atomic_files import write_aside
 
+Path = str | os.PathLike
+
 FORMAT = 2
 BY_POSITION = 1
 RESTART = (
@@ -32,7 +34,6 @@ RESTART = (
 NAME = re.compile(r"step-(\d{8})\.npz")
 METADATA = "about"  # the member of the archive
 BEST = "best.npz"  # the best checkpoint's second name in earlier versions
-
 # What reading a file raises when its bytes are wrong, whichever they are.
 DAMAGE = (
     ValueError,
@@ -49,7 +50,7 @@ class DamagedCheckpointError(ValueError):
     """The file of a checkpoint is not what was written."""
 
 
-def state_of(model) -> dict[str, dict]:
+def state_of(model: keras.Model) -> dict[str, dict]:
     """Returns the variables that decide how training goes on: names and
     variables by kind.
 
@@ -65,14 +66,13 @@ def state_of(model) -> dict[str, dict]:
     ]
     optimizer = getattr(model, "optimizer", None)
     slots = optimizer.variables if optimizer else []
+    prefix = optimizer.name if optimizer else ""
     return {
         "weights": {
             v.path.removeprefix(f"{model.name}/"): v for v in model.weights
         },
         "optimizer": {
-            v.path.removeprefix(f"{optimizer.name}/").removeprefix(
-                f"{model.name}_"
-            ): v
+            v.path.removeprefix(f"{prefix}/").removeprefix(f"{model.name}_"): v
             for v in slots
         },
         # Keras numbers the generators of a process; here, those of a model.
@@ -81,13 +81,13 @@ def state_of(model) -> dict[str, dict]:
 
 
 def save(
-    folder: str | os.PathLike,
+    folder: Path,
     model: keras.Model,
     step: int,
     keep: int | None = None,
     every: int = 1,
     protected: int | None = None,
-    **metadata,
+    **metadata: object,
 ) -> pathlib.Path:
     """Writes the checkpoint of a step and removes older ones.
 
@@ -127,7 +127,7 @@ def save(
     return path
 
 
-def write(path, arrays: dict[str, np.ndarray], metadata: dict):
+def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict):
     """Writes arrays and their metadata, whole or not at all."""
     metadata = {
         **metadata,
@@ -137,11 +137,11 @@ def write(path, arrays: dict[str, np.ndarray], metadata: dict):
         "arrays": sorted(arrays),
     }
     with write_aside(path) as file:
-        text = np.array(json.dumps(metadata))
-        np.savez(file, **{METADATA: text}, **arrays)
+        members: dict = {METADATA: np.array(json.dumps(metadata)), **arrays}
+        np.savez(file, **members)
 
 
-def read_metadata(path) -> dict:
+def read_metadata(path: Path) -> dict:
     """Returns the metadata of a checkpoint, without reading its arrays.
 
     Raises:
@@ -151,7 +151,7 @@ def read_metadata(path) -> dict:
         return json.loads(str(archive[METADATA]))
 
 
-def read(path) -> tuple[dict, dict[str, np.ndarray]]:
+def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     """Returns the metadata of a checkpoint, and its arrays.
 
     Raises:
@@ -195,7 +195,9 @@ def _open(path):
         ) from error
 
 
-def restore(path, model, with_optimizer: bool = True) -> dict:
+def restore(
+    path: Path, model: keras.Model, with_optimizer: bool = True
+) -> dict:
     """Puts a checkpoint's state into a model and returns its metadata, `step`
     among others.
 
@@ -211,7 +213,11 @@ def restore(path, model, with_optimizer: bool = True) -> dict:
     return metadata
 
 
-def assign(model, arrays: dict[str, np.ndarray], with_optimizer: bool = True):
+def assign(
+    model: keras.Model,
+    arrays: dict[str, np.ndarray],
+    with_optimizer: bool = True,
+):
     """Puts arrays as `read` gives them into a model, all or none.
 
     Raises:
@@ -227,7 +233,9 @@ def assign(model, arrays: dict[str, np.ndarray], with_optimizer: bool = True):
         variable.assign(value)
 
 
-def restore_newest(folder, model, with_optimizer: bool = True) -> dict:
+def restore_newest(
+    folder: Path, model: keras.Model, with_optimizer: bool = True
+) -> dict:
     """Restores the newest intact checkpoint; a warning names damaged ones.
 
     Raises:
@@ -245,7 +253,7 @@ def restore_newest(folder, model, with_optimizer: bool = True) -> dict:
     )
 
 
-def read_weights(path, model) -> dict[str, np.ndarray]:
+def read_weights(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
     """Returns the weights of a checkpoint by name, as `assign` takes them.
 
     Args:
@@ -265,7 +273,7 @@ def read_weights(path, model) -> dict[str, np.ndarray]:
     }
 
 
-def adopt_best(folder):
+def adopt_best(folder: Path):
     """Gives the best checkpoint of an earlier version, `best.npz`, the name of
     its step."""
     best = pathlib.Path(folder, BEST)
@@ -278,7 +286,7 @@ def adopt_best(folder):
         os.replace(best, path)
 
 
-def steps(folder) -> list[tuple[int, pathlib.Path]]:
+def steps(folder: Path) -> list[tuple[int, pathlib.Path]]:
     """Returns the steps and paths of a folder's checkpoints, oldest first."""
     folder = pathlib.Path(folder)
     names = os.listdir(folder) if folder.is_dir() else []
@@ -286,7 +294,7 @@ def steps(folder) -> list[tuple[int, pathlib.Path]]:
     return sorted((int(m[1]), path) for m, path in matches if m)
 
 
-def remove_partial(folder):
+def remove_partial(folder: Path):
     """Removes the partial files of processes that were killed while saving."""
     for path in pathlib.Path(folder).glob(".*.npz.*"):
         path.unlink(missing_ok=True)
@@ -306,7 +314,7 @@ def _matched(kind, variables, arrays):
         _check_number(kind, len(by_position), len(variables))
         stored = dict(zip(variables, by_position, strict=True))
     elif stored.keys() != variables.keys():
-        _check_names(kind, stored, variables)
+        _raise_names(kind, stored, variables)
     for name, variable in variables.items():
         shape, found = tuple(variable.shape), stored[name].shape
         if shape != found:
@@ -326,7 +334,7 @@ def _check_number(kind, found, expected):
         )
 
 
-def _check_names(kind, stored, variables):
+def _raise_names(kind, stored, variables):
     missing = sorted(variables.keys() - stored.keys())
     unknown = sorted(stored.keys() - variables.keys())
     raise ValueError(

@@ -14,8 +14,13 @@ CHUNK = 512
 
 
 def projection_loss(
-    features, table, labels, weights, label_smoothing=0.0, r_drop=0.0
-):
+    features: tf.Tensor,
+    table: tf.Tensor,
+    labels: tf.Tensor,
+    weights: tf.Tensor,
+    label_smoothing: float = 0.0,
+    r_drop: float = 0.0,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Computes the smoothed cross-entropy (section 5.4) of the logits
     features · tableᵀ, differentiable with respect to features and table.
 
@@ -57,14 +62,14 @@ def projection_loss(
 
 
 def token_losses(
-    features,
-    table,
-    labels,
-    weights,
-    label_smoothing=0.0,
-    gradients=False,
-    r_drop=0.0,
-):
+    features: tf.Tensor,
+    table: tf.Tensor,
+    labels: tf.Tensor,
+    weights: tf.Tensor,
+    label_smoothing: float = 0.0,
+    gradients: bool = False,
+    r_drop: float = 0.0,
+) -> dict[str, tf.Tensor]:
     """Computes the loss of each token, and the gradients of their sum.
 
     Smoothing takes no further tensor of the logits' size: smoothed = nll + ε ·
@@ -162,7 +167,9 @@ def token_losses(
     }
 
 
-def disagreement(first, second):
+def disagreement(
+    first: tf.Tensor, second: tf.Tensor
+) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
     """How far two predictions are apart: ½ · (KL(p‖q) + KL(q‖p)), equation 2
     of R-Drop, of p and q, the softmax of `first` and `second`, `(N, V)`.
 
@@ -200,7 +207,9 @@ def _cross_entropy(logits, labels, label_smoothing):
     return normaliser - gold, gold, d_logits
 
 
-def add_in_place(tensor, indices, updates):
+def add_in_place(
+    tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor
+) -> tf.Tensor:
     """`tf.tensor_scatter_nd_add`, which on a CPU always copies the tensor:
     this does so only if another operation is still to read it."""
     return tf.raw_ops.ScatterNdNonAliasingAdd(

@@ -1,17 +1,22 @@
-"""The curves of a run: loss, BLEU and learning rate. Needs matplotlib."""
+"""Curves of a run: loss, BLEU and learning rate. Needs matplotlib."""
 
 import json
+import os
 import pathlib
 
 from keras_transformer.atomic_files import write_aside
 
 
-def plot_training(folder) -> pathlib.Path | None:
-    """Draws `training.png` in the folder of a run: loss, BLEU and learning
-    rate against the steps.
+def plot_training(folder: str | os.PathLike) -> pathlib.Path | None:
+    """Draws loss, BLEU and learning rate over the steps of a run.
+
+    The image is `training.png` in the folder of the run.
+
+    Args:
+        folder: folder of the run.
 
     Returns:
-        The path of the picture, or `None` if nothing is logged yet.
+        The path of the image, or `None` if nothing is logged yet.
     """
     from matplotlib.figure import Figure
 
@@ -21,11 +26,11 @@ def plot_training(folder) -> pathlib.Path | None:
     figure = Figure(figsize=(6, 7.5), layout="constrained")
     loss, bleu, rate = figure.subplots(3, sharex=True, height_ratios=(3, 2, 1))
     steps = [line["step"] for line in lines]
-    dots = "." if len(lines) < 100 else None
+    marker = "." if len(lines) < 100 else None
 
     def draw(axes, name, label, color="C0", style="-"):
         values = [line.get(name) for line in lines]
-        axes.plot(steps, values, style, color=color, marker=dots, label=label)
+        axes.plot(steps, values, style, color=color, marker=marker, label=label)
 
     draw(loss, "loss", "training, as minimised", "C0", "--")
     draw(loss, "nll", "training, with dropout", "C0")
@@ -56,8 +61,8 @@ def plot_training(folder) -> pathlib.Path | None:
     return path
 
 
-def read_log(folder) -> list[dict]:
-    """Returns the logs of a run's validations, oldest first."""
+def read_log(folder: str | os.PathLike) -> list[dict]:
+    """Returns the log entries of a run's validations, oldest first."""
     path = pathlib.Path(folder, "log.jsonl")
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""Where training runs: one device, several, or several machines."""
+"""The devices that train: one, several, or those of several machines."""
 
 import keras
 import tensorflow as tf
@@ -7,14 +7,16 @@ from keras_transformer.data.batches import Sharding
 
 
 def default_strategy() -> tf.distribute.Strategy:
-    """Returns `MultiWorkerMirroredStrategy` where `TF_CONFIG` names several
-    workers, `MirroredStrategy` over several GPUs, or the one device there is.
+    """Returns a distribution strategy for the devices of this process.
 
-    With several workers, call it before TensorFlow does anything else.
+    It is `MultiWorkerMirroredStrategy` if `TF_CONFIG` names several workers,
+    `MirroredStrategy` if there are several GPUs, and TensorFlow's default
+    strategy for one device otherwise. With several workers, call this function
+    before TensorFlow does anything else.
 
     Raises:
-        ValueError: if `TF_CONFIG` has tasks that are no workers, or if Keras
-            has another backend than TensorFlow.
+        ValueError: if `TF_CONFIG` has tasks that are not workers, or if the
+            backend of Keras is not TensorFlow.
     """
     backend = keras.backend.backend()
     if backend != "tensorflow":
@@ -37,15 +39,20 @@ def default_strategy() -> tf.distribute.Strategy:
     return tf.distribute.get_strategy()
 
 
-def sharding_of(strategy, parts: int = 1) -> Sharding:
-    """Returns how batches are divided for this worker of a strategy."""
+def sharding_of(strategy: tf.distribute.Strategy, parts: int = 1) -> Sharding:
+    """Returns how a strategy divides batches, for this worker.
+
+    Args:
+        strategy: the distribution strategy.
+        parts: number of parts of each replica. Defaults to 1.
+    """
     worker, workers = worker_of(strategy)
     replicas = strategy.num_replicas_in_sync // workers
     return Sharding(workers, worker, replicas, parts)
 
 
-def worker_of(strategy) -> tuple[int, int]:
-    """Returns the number of this worker, and how many there are."""
+def worker_of(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """Returns the number of this worker and the number of workers."""
     cluster = strategy.cluster_resolver
     workers = (
         cluster.cluster_spec().as_dict().get("worker", ()) if cluster else ()

@@ -1,21 +1,24 @@
-"""A lock on the folder of a run: one process trains it."""
+"""A lock on the folder of a run, so that only one process trains it."""
 
 import contextlib
+import os
 import pathlib
+from collections.abc import Iterator
 
 try:
     import fcntl
-except ImportError:  # a system without it has no lock
-    fcntl = None
+except ImportError:  # the system has no such locks
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
-def lock(folder):
-    """Holds the lock of a run's folder; the system frees it when a process
-    ends, however it ends.
+def lock(folder: str | os.PathLike) -> Iterator[None]:
+    """Holds the lock of a run's folder.
+
+    The system releases the lock when the process ends, even if it is killed.
 
     Raises:
-        ValueError: if another process holds it.
+        ValueError: if another process holds the lock.
     """
     if fcntl is None:
         yield
@@ -25,9 +28,9 @@ def lock(folder):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(
-                "One process alone may train a run. Received: "
+                "Only one process may train a run. Received: "
                 f"{str(folder)!r}, which another process is training. Wait for "
-                "it, or end it."
+                "that process, or stop it."
             ) from error
         except OSError:
             pass  # a file system without locks

@@ -7,9 +7,12 @@ import signal
 import threading
 import time
 
+import keras
 import tensorflow as tf
 
 from keras_transformer.training.checkpoints import RESTART
+from keras_transformer.training.progress import Progress
+from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.step import (
     make_count,
     make_evaluation_step,
@@ -24,7 +27,7 @@ class TrainingInterrupted(Exception):  # noqa: N818, it is no error
         signal: SIGTERM or SIGINT.
     """
 
-    def __init__(self, step, signal):
+    def __init__(self, step: int, signal: signal.Signals):
         super().__init__(
             f"Stopped by {signal.name} after step {step:,}; all state is saved."
         )
@@ -47,17 +50,29 @@ class Loop:
         strategy: a `tf.distribute` strategy.
     """
 
-    def __init__(self, model, recipe, strategy):
+    def __init__(
+        self,
+        model: keras.Model,
+        recipe: Recipe,
+        strategy: tf.distribute.Strategy,
+    ):
         self.model = model
         self.every = recipe.validate_every
         self.strategy = strategy
-        self.caught = []
+        self.caught: list[signal.Signals] = []
         settings = model, recipe.label_smoothing, strategy
         self.training_step = make_training_step(*settings, recipe.r_drop)
         self.evaluation_step = make_evaluation_step(*settings)
         self.count = make_count(strategy)
 
-    def fit(self, training, validation, progress, steps, callbacks):
+    def fit(
+        self,
+        training: tf.data.Dataset,
+        validation: tf.data.Dataset,
+        progress: Progress,
+        steps: int,
+        callbacks: keras.callbacks.CallbackList,
+    ):
         """Runs the steps up to `steps`, or up to where a callback sets
         `model.stop_training`: inside an epoch, one step follows.
 
@@ -125,7 +140,7 @@ class Loop:
             raise _interrupted(done, self.caught)
         return logs
 
-    def check_interrupted(self, *_):
+    def check_interrupted(self, *_: object):
         """Raises `ValidationInterrupted` if this worker got a signal."""
         if self.caught:
             raise ValidationInterrupted
@@ -176,7 +191,7 @@ class Loop:
                 break
         return logs
 
-    def evaluate(self, batches) -> dict[str, float]:
+    def evaluate(self, batches: tf.data.Dataset) -> dict[str, float]:
         """`loss` and `nll`, its unsmoothed part, per real target token.
 
         Raises:

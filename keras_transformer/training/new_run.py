@@ -28,7 +28,7 @@ ONLY_IN_TRAINING = {
 
 
 def start_run(
-    folder: str | os.PathLike, preset: str, recipe: Recipe, **overrides
+    folder: str | os.PathLike, preset: str, recipe: Recipe, **overrides: object
 ) -> Run:
     """Writes the folder of a new run, whole or not at all.
 

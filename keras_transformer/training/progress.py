@@ -9,6 +9,8 @@ import contextlib
 import dataclasses
 import json
 
+import keras
+
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.training import checkpoints
 from keras_transformer.training.run import Run
@@ -47,7 +49,9 @@ class Progress:
     unvalidated_logs: dict | None = None
 
 
-def resume(run: Run, model, steps: int, is_first: bool = True) -> Progress:
+def resume(
+    run: Run, model: keras.Model, steps: int, is_first: bool = True
+) -> Progress:
     """Restores the newest intact checkpoint of a run, if there is one, and
     otherwise the weights that it begins with.
 

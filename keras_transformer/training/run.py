@@ -116,7 +116,8 @@ def open_run(folder: str | os.PathLike) -> Run:
         folder,
         TransformerConfig.from_dict(record["transformer"]),
         Recipe(**record["recipe"]),
-        *(Tokenizer(model) for model in models),
+        Tokenizer(models[0]),
+        Tokenizer(models[1]),
         record["training_data"],
     )
 

@@ -4,8 +4,6 @@ import dataclasses
 import hashlib
 import weakref
 
-import numpy as np
-
 from keras_transformer.data.batches import EncodedPairs, encode_pairs
 from keras_transformer.data.bpe_dropout import SampledPairs
 from keras_transformer.data.corpus import (
@@ -13,6 +11,7 @@ from keras_transformer.data.corpus import (
     load_pairs,
     remove_unusable,
 )
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run
 
@@ -31,6 +30,7 @@ class Split:
 
 
 # The splits that are loaded, by name, for as long as their run is.
+_loaded: weakref.WeakKeyDictionary[Run, dict[str, Split]]
 _loaded = weakref.WeakKeyDictionary()
 
 
@@ -67,8 +67,8 @@ def read_pairs(recipe: Recipe, split: str) -> SentencePairs:
 def encode_split(
     pairs: SentencePairs,
     name: str,
-    source_tokenizer,
-    target_tokenizer,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
     max_length: int,
 ) -> Split:
     """Encodes the pairs of a split and prints what was left out.
@@ -120,6 +120,6 @@ def fingerprint(encoded: EncodedPairs) -> str:
     """Returns the SHA-256 of the ids: other data, another fingerprint."""
     digest = hashlib.sha256()
     for side in (encoded.source, encoded.target):
-        digest.update(np.ascontiguousarray(side.row_lengths().numpy()))
-        digest.update(np.ascontiguousarray(side.values.numpy()))
+        digest.update(side.row_lengths().numpy().tobytes())
+        digest.update(side.values.numpy().tobytes())
     return digest.hexdigest()

@@ -10,9 +10,12 @@ Shapes: A parts, R passes, B rows of a part, S source length, T target length,
 D d_model, N real tokens.
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from keras_transformer.config import PAD
+from keras_transformer.model import Transformer
 from keras_transformer.training.chunked_loss import (
     add_in_place,
     projection_loss,
@@ -20,7 +23,12 @@ from keras_transformer.training.chunked_loss import (
 )
 
 
-def make_training_step(model, label_smoothing, strategy, r_drop=0.0):
+def make_training_step(
+    model: Transformer,
+    label_smoothing: float,
+    strategy: tf.distribute.Strategy,
+    r_drop: float = 0.0,
+) -> Callable:
     """Returns the function `step(iterator, stop_requests)` that updates a
     compiled model.
 
@@ -53,7 +61,9 @@ def make_training_step(model, label_smoothing, strategy, r_drop=0.0):
     return step
 
 
-def make_evaluation_step(model, label_smoothing, strategy):
+def make_evaluation_step(
+    model: Transformer, label_smoothing: float, strategy: tf.distribute.Strategy
+) -> Callable:
     """Returns the function `step(iterator)`: the same sums, no update."""
 
     def evaluate(batch):
@@ -68,7 +78,9 @@ def make_evaluation_step(model, label_smoothing, strategy):
     return step
 
 
-def make_count(strategy):
+def make_count(
+    strategy: tf.distribute.Strategy,
+) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns the function `count(x)`: the sum of a vector over replicas."""
 
     # One signature, one trace.

@@ -4,8 +4,10 @@ import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.inference import evaluation
@@ -30,9 +32,9 @@ from keras_transformer.training.weights_choice import choose_weights
 def train(
     run: Run,
     steps: int | None = None,
-    strategy=None,
+    strategy: tf.distribute.Strategy | None = None,
     verbose: int | None = None,
-    callbacks=(),
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Transformer:
     """Trains a run up to `steps` updates, from its newest checkpoint if any,
     chooses its weights, and scores the recipe's `test_split` if it has one.

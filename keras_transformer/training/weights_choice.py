@@ -43,7 +43,7 @@ def choose_weights(run: Run, last: int | None = None) -> Transformer:
         bleu[name] = score()["bleu"]
         print(f"Validation BLEU {bleu[name]:.2f}: {name}.")
     # The last of equals: an average is kept where BLEU does not fall.
-    chosen = max(reversed(bleu), key=bleu.get)
+    chosen = max(reversed(bleu), key=lambda name: bleu[name])
     checkpoints.write(
         run.weights,
         candidates[chosen],
