@@ -70,8 +70,8 @@ _MODULES = (
 
 def _load():
     """Imports every public name, which registers the classes with Keras."""
-    for module in _MODULES:
-        module = importlib.import_module(f"{__name__}.{module}")
+    for path in _MODULES:
+        module = importlib.import_module(f"{__name__}.{path}")
         names = set(__all__) & vars(module).keys()
         globals().update({name: vars(module)[name] for name in names})
 

@@ -3,9 +3,11 @@
 import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
+from typing import BinaryIO
 
 
-def sync_folder(folder):
+def sync_folder(folder: str | os.PathLike) -> None:
     """Flushes the names in a folder to the disk, where the system can."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -20,25 +22,28 @@ def sync_folder(folder):
 
 
 @contextlib.contextmanager
-def write_aside(path):
-    """`with write_aside(path) as file:` fills a temporary file that takes its
-    name when it is complete; on an error nothing is left.
+def write_aside(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Opens a temporary file, which is renamed to `path` when it is complete.
+
+    Used as `with write_aside(path) as file:`. On an error the temporary file
+    is deleted.
 
     Raises:
-        OSError: with the path, which a full disk does not tell by itself.
+        OSError: if the file cannot be written. The error names the path, which
+            the error of a full disk does not do by itself.
     """
     path = pathlib.Path(path)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(aside, "wb") as file:
+        with open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
         if error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,19 +1,28 @@
-"""A check for models composed of these layers: does a mask leak?
+"""Checks that the masks of a model do not leak.
 
-A wrong mask raises no error and costs only quality, so it stays in a model for
-years. These checks run the model itself, on any backend.
+A wrong mask raises no error and only costs quality, so it can stay unnoticed
+in a model for years. These checks run the model itself, on any backend.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
+from keras import KerasTensor
 
 from keras_transformer.config import PAD
 
 
 def assert_no_leak(
-    model, inputs, causal=None, padded=None, pad_id=PAD, tolerance=1e-5
-):
-    """Checks that padding, other rows and the future change nothing.
+    model: Callable[[Any], KerasTensor],
+    inputs: np.ndarray | dict[str, np.ndarray],
+    causal: str | bool | None = None,
+    padded: str | None = None,
+    pad_id: int = PAD,
+    tolerance: float = 1e-5,
+) -> None:
+    """Checks that padding, other rows and later tokens change no output.
 
     Example:
 
@@ -23,38 +32,45 @@ def assert_no_leak(
     >>> model = keras.Model(ids, EncoderLayer(8, num_heads=2, d_ff=16)(x))
     >>> assert_no_leak(model, np.array([[5, 7, 9, 2], [4, 3, 0, 0]]))
 
-    - Padding: with more columns of padding, the outputs are the same.
-    - Batch: each row gives the same alone as among the others.
-    - Future, with `causal`: with other tokens from position t on, the
-      outputs before t are the same to the last bit.
+    - Padding: more columns of padding do not change the outputs.
+    - Batch: a row has the same outputs alone as in a batch.
+    - Future, with `causal`: other tokens from position t on do not change the
+      outputs before t, to the last bit.
 
     Args:
-        model: a function of `inputs`, such as a Keras model, run as for
-            inference. Gives `(B, T, …)`, one output to each position of the
-            input that `causal` or `padded` names, or `(B, …)`.
-        inputs: integer ids `(B, T)`, or a dictionary of such; padded at the
-            end with `pad_id`, to different lengths.
+        model: function of `inputs`, such as a Keras model. It is run as for
+            inference and returns `(B, …)`, or `(B, T, …)`: one output for each
+            position of the input that `causal` or `padded` names.
+        inputs: integer ids `(B, T)`, or a dictionary of such arrays. Rows are
+            padded at the end with `pad_id` and have different lengths.
         causal: name of the input whose later tokens may not change earlier
-            outputs; with a single input, True.
+            outputs; True for a single input. Defaults to `None`, no check of
+            the future.
         padded: name of the input whose positions the output has. Defaults to
-            the one that `causal` names, or to the only one whose length it is.
-        pad_id: the padding. Defaults to 0.
-        tolerance: largest difference allowed, except for the future.
+            the input that `causal` names, or to the only input that has the
+            length of the output.
+        pad_id: id of padding. Defaults to 0.
+        tolerance: largest allowed difference, except for the future. Defaults
+            to 1e-5.
 
     Raises:
-        AssertionError: naming what leaked, where and by how much.
-        ValueError: if the inputs cannot show it, or a name is needed.
+        AssertionError: if something leaks; the message says what, where and by
+            how much.
+        ValueError: if the inputs cannot show a leak, or if an input must be
+            named.
     """
     single = not isinstance(inputs, dict)
-    batch = {"inputs": inputs} if single else inputs
-    batch = {name: np.asarray(ids) for name, ids in batch.items()}
+    named = inputs if isinstance(inputs, dict) else {"inputs": inputs}
+    batch = {name: np.asarray(ids) for name, ids in named.items()}
     if causal is True and not single:
         raise ValueError(
             "`causal` must name one of several inputs. Received: causal=True "
             f"for inputs {sorted(batch)}."
         )
-    causal = ("inputs" if single else causal) if causal else None
-    for name in filter(None, (causal, padded)):
+    causal_name = causal if isinstance(causal, str) else None
+    if causal and single:
+        causal_name = "inputs"
+    for name in filter(None, (causal_name, padded)):
         if name not in batch:
             raise ValueError(
                 "`causal` and `padded` must name an input. Received: "
@@ -66,7 +82,8 @@ def assert_no_leak(
         return keras.ops.convert_to_numpy(outputs)
 
     expected = run(batch)
-    padded = padded or causal or _positions_of(run, expected, batch, pad_id)
+    padded = padded or causal_name
+    padded = padded or _input_of_positions(run, expected, batch, pad_id)
     real = np.ones(len(expected), bool)[:, None]
     if padded is not None:
         real = batch[padded] != pad_id  # [B, T]
@@ -78,22 +95,22 @@ def assert_no_leak(
         _compare(found, expected, real, tolerance, f"More padding of {name!r}")
     for row in range(len(expected)):
         alone = run({name: ids[row : row + 1] for name, ids in batch.items()})
-        here = slice(row, row + 1)
+        own = slice(row, row + 1)
         _compare(
-            alone, expected[here], real[here], tolerance, "Another row's input"
+            alone, expected[own], real[own], tolerance, "Another row's input"
         )
-    if causal:
-        _assert_causal(run, batch, causal, expected, real, pad_id)
+    if causal_name:
+        _assert_causal(run, batch, causal_name, expected, real, pad_id)
 
 
 def _assert_causal(run, batch, name, expected, real, pad_id):
     ids = batch[name]
-    # Ids up to the greatest that occurs are legal: each is exchanged for the
-    # next larger one, or the smallest.
+    # Ids up to the greatest in the input are legal: each is replaced by the
+    # next larger id, and the greatest by the smallest.
     legal = np.setdiff1d(np.arange(ids.max(initial=0) + 1), [pad_id])
     if len(legal) < 2:
         raise ValueError(
-            "Whether the future leaks can be seen only with two different ids "
+            "A leak of the future shows only with at least two different ids "
             f"besides the padding. Received: {name} with ids up to "
             f"{ids.max(initial=0)}. Use larger ids."
         )
@@ -114,11 +131,13 @@ def _with_padding(ids, pad_id):
     return np.pad(ids, ((0, 0), (0, 3)), constant_values=pad_id)
 
 
-def _positions_of(run, outputs, batch, pad_id):
+def _input_of_positions(run, outputs, batch, pad_id):
+    """Returns the name of the input whose positions the output has, or `None`
+    if the output has one value per row."""
     names = [n for n, ids in batch.items() if ids.shape == outputs.shape[:2]]
     if outputs.ndim < 3:
-        # One number a position, or features of a row that are as many? The
-        # former become more with more padding.
+        # The second axis may be positions, or features that happen to be as
+        # many. Only an axis of positions grows with more padding.
         names = [
             n
             for n in names
@@ -130,7 +149,7 @@ def _positions_of(run, outputs, batch, pad_id):
     if len(names) == 1:
         return names[0]
     raise ValueError(
-        "Cannot tell which input the output's positions belong to; name it by "
+        "Cannot tell to which input the output's positions belong. Name it by "
         f"`padded`. Received: an output of shape {outputs.shape} for inputs "
         f"{ {name: ids.shape for name, ids in batch.items()} }."
     )
@@ -147,6 +166,6 @@ def _compare(found, expected, real, tolerance, cause):
         row, position = np.unravel_index(np.argmax(worst), worst.shape)
         raise AssertionError(
             f"{cause} changes the output of row {row}, position {position} by "
-            f"{worst.max():.3g}; allowed is {tolerance:g}. Is every mask "
-            "handed to every layer?"
+            f"{worst.max():.3g}; allowed is {tolerance:g}. Check that every "
+            "mask is passed to every layer."
         )

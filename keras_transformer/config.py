@@ -1,11 +1,12 @@
 """The shape of a Transformer: table 3 of the paper as a frozen dataclass."""
 
 import dataclasses
+from typing import Any
 
-# Ids that the tokenizer, the batches, the model and the search agree on.
+# Special ids, the same in the tokenizer, the batches, the model and the search.
 PAD, UNKNOWN, START, END = range(4)
 
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},
     "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048},
     "big": {
@@ -18,14 +19,14 @@ PRESETS = {
 }
 
 
-def option_field(default, help, **metadata):
+def option_field(default: Any, help: str, **metadata: Any) -> Any:
     """Returns a dataclass field that is also an option of `train`.
 
     Args:
-        default: of the field and of the option.
-        help: of the option; says what the field is.
-        metadata: of the option: `option`, if it is not named like the field,
-            and `metavar` or `choices`.
+        default: default of the field and of the option.
+        help: help text of the option, which describes the field.
+        metadata: further settings of the option: `option`, its name if that
+            differs from the field's, and `metavar` or `choices`.
     """
     return dataclasses.field(
         default=default, metadata=metadata | {"help": help}
@@ -43,17 +44,17 @@ class TransformerConfig:
     (6, 512, 8)
 
     Raises:
-        ValueError: for a value out of range, an unknown preset or field.
+        ValueError: if a value is out of range, or a preset or field unknown.
     """
 
     vocab_size: int  # of the target, and of the source when shared
     source_vocab_size: int | None = None  # None: one shared vocabulary, §3.4
     num_layers: int = option_field(
-        6, "layers of the encoder and of the decoder"
+        6, "number of layers in the encoder and in the decoder"
     )
     d_model: int = option_field(512, "width of the model")
-    num_heads: int = option_field(8, "heads of attention")
-    d_ff: int = option_field(2048, "width inside the feed-forward network")
+    num_heads: int = option_field(8, "number of attention heads")
+    d_ff: int = option_field(2048, "inner width of the feed-forward network")
     key_dim: int | None = None  # d_k; None: d_model / num_heads
     value_dim: int | None = None  # d_v; None: as key_dim
     dropout_rate: float = option_field(
@@ -69,7 +70,7 @@ class TransformerConfig:
         False, "normalise before each sub-layer (pre-norm), not after it"
     )
     positions: str | None = "sinusoidal"  # "learned", table 3 row E; or None
-    max_length: int | None = None  # of learned positions
+    max_length: int | None = None  # number of learned positions
     activation: str = "relu"
     use_bias: bool = True
     layer_norm_epsilon: float = 1e-6
@@ -79,7 +80,7 @@ class TransformerConfig:
         "post-norm with high learning rates",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("num_layers", "d_model", "num_heads", "d_ff"):
             self._check_integer(name, 1)
         self._check_integer("vocab_size", END + 1)
@@ -133,9 +134,18 @@ class TransformerConfig:
         self._check(name, holds, f"an integer of at least {least}")
 
     @classmethod
-    def preset(cls, name: str, **overrides) -> "TransformerConfig":
-        """Returns a column of table 3 ("base", "big"), or "tiny": the small
-        model that the literature trains on 29,000 sentence pairs."""
+    def preset(cls, name: str, **overrides: Any) -> "TransformerConfig":
+        """Returns a configuration of the literature.
+
+        Args:
+            name: "base" or "big", columns of table 3, or "tiny", a small model
+                for data sets of about 29,000 sentence pairs.
+            overrides: fields to set to other values.
+
+        Raises:
+            ValueError: for an unknown preset or field, or a value out of
+                range.
+        """
         if name not in PRESETS:
             raise ValueError(
                 f"Unknown preset. Expected one of {', '.join(PRESETS)}. "
@@ -144,8 +154,8 @@ class TransformerConfig:
         return cls.from_dict({**PRESETS[name], **overrides})
 
     @classmethod
-    def from_dict(cls, values: dict) -> "TransformerConfig":
-        """Returns the configuration of a dictionary that `to_dict` made.
+    def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
+        """Returns the configuration of a dictionary made by `to_dict`.
 
         Raises:
             ValueError: for an unknown key.
@@ -159,9 +169,11 @@ class TransformerConfig:
             )
         return cls(**values)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as a dictionary."""
         return dataclasses.asdict(self)
 
     @property
     def shared_vocabulary(self) -> bool:
+        """Returns whether source and target share one vocabulary."""
         return self.source_vocab_size is None

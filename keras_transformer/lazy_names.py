@@ -1,18 +1,22 @@
-"""Packages whose public names are imported when they are first used."""
+"""Public names of a package that are imported when they are first used."""
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 
-def lazy_names(package: str, modules: dict[str, str]):
+def lazy_names(
+    package: str, modules: dict[str, str]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__all__`, `__getattr__` and `__dir__` for a package's
     `__init__.py`.
 
-    The command and `import keras_transformer` stay fast: a package can be
-    imported without TensorFlow until one of its names is used.
+    Importing the package does not import TensorFlow; using one of its names
+    does. So the command and `import keras_transformer` stay fast.
 
     Args:
         package: name of the package.
-        modules: the module of the package that defines each public name.
+        modules: for each public name, the module that defines it.
     """
 
     def get_name(name):

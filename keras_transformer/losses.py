@@ -3,18 +3,22 @@
 Shapes: B batch, T target length, V vocabulary.
 """
 
+from typing import Any
+
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 from keras_transformer.config import PAD
 
 
-def smoothed_cross_entropy(labels, logits, label_smoothing=0.0):
-    """Returns the cross-entropy of each token to the smoothed label,
-    (1 − ε) · one-hot(label) + ε / V.
+def smoothed_cross_entropy(
+    labels: KerasTensor, logits: KerasTensor, label_smoothing: float = 0.0
+) -> KerasTensor:
+    """Returns the label-smoothed cross-entropy of each token.
 
-    It is computed as nll + ε · (logit of the label − mean of the logits), which
-    is the same and needs no smoothed target of size V.
+    The smoothed label is (1 − ε) · one-hot(label) + ε / V. The loss is computed
+    as nll + ε · (logit of the label − mean of the logits). That is equal and
+    needs no smoothed target of size V.
 
     Args:
         labels: integer ids `(B, T)`.
@@ -34,8 +38,9 @@ def smoothed_cross_entropy(labels, logits, label_smoothing=0.0):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
-    """Computes the label-smoothed cross-entropy, averaged over real tokens:
-    section 5.4.
+    """Computes the label-smoothed cross-entropy of section 5.4.
+
+    It is averaged over real tokens.
 
     Example:
 
@@ -45,25 +50,25 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     >>> print(f"{float(LabelSmoothedCrossEntropy()(labels, logits)):.4f}")
     2.0794
 
-    Padding carries no loss and no smoothing; a batch of padding alone has
-    loss 0. Under a distribution strategy the mean over one replica's tokens
-    is not the mean over the batch: pass `reduction="sum"` and sample weights
-    of 1 / (real tokens of the whole batch), as `keras_transformer.training`
-    does.
+    Padding has no loss and no smoothing; the loss of a batch of padding only
+    is 0. Under a distribution strategy, the mean over one replica's tokens is
+    not the mean over the batch. There, pass `reduction="sum"` and sample
+    weights of 1 / (real tokens of the whole batch), as
+    `keras_transformer.training` does.
 
     Args:
         label_smoothing: ε, spread over all V classes. Defaults to 0.1.
-        pad_id: label that carries no loss. Defaults to 0.
+        pad_id: label of padding, which has no loss. Defaults to 0.
         reduction: "mean_with_sample_weight" (default), "sum" or "none".
     """
 
     def __init__(
         self,
-        label_smoothing=0.1,
-        pad_id=PAD,
-        reduction="mean_with_sample_weight",
-        name="label_smoothed_cross_entropy",
-        **kwargs,
+        label_smoothing: float = 0.1,
+        pad_id: int = PAD,
+        reduction: str = "mean_with_sample_weight",
+        name: str = "label_smoothed_cross_entropy",
+        **kwargs: Any,
     ):
         super().__init__(name=name, reduction=reduction, **kwargs)
         if not 0 <= label_smoothing < 1:
@@ -74,17 +79,22 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self.pad_id = pad_id
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self,
+        y_true: KerasTensor,
+        y_pred: KerasTensor,
+        sample_weight: KerasTensor | None = None,
+    ) -> KerasTensor:
         real = real_tokens(y_true, self.pad_id)
         if sample_weight is not None:
             real = real * ops.cast(sample_weight, real.dtype)
         return super().__call__(y_true, y_pred, real)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
         labels = legal_labels(y_true, self.pad_id)
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "label_smoothing": self.label_smoothing,
@@ -92,49 +102,59 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         }
 
 
-def real_tokens(labels, pad_id=PAD):
+def real_tokens(labels: KerasTensor, pad_id: int = PAD) -> KerasTensor:
     """Returns 1.0 at real labels, 0.0 at padding."""
     return ops.cast(ops.not_equal(labels, pad_id), "float32")
 
 
-def legal_labels(labels, pad_id):
-    """Replaces padding, which may be no class (such as -1), by class 0."""
+def legal_labels(labels: KerasTensor, pad_id: int) -> KerasTensor:
+    """Replaces padding by class 0: the id of padding, such as -1, may be no
+    class."""
     return ops.where(ops.equal(labels, pad_id), 0, labels)
 
 
 class TokenMetric(keras.metrics.Metric):
     """Averages a quantity over real tokens.
 
-    Batches count by their tokens, so the result does not depend on how the data
-    is cut into batches.
+    Each token has the same weight, so the result does not depend on how the
+    data is divided into batches.
+
+    Args:
+        name: name of the metric.
+        pad_id: label of padding, which is not counted. Defaults to 0.
     """
 
-    def __init__(self, name, pad_id=PAD, **kwargs):
+    def __init__(self, name: str, pad_id: int = PAD, **kwargs: Any):
         super().__init__(name=name, **kwargs)
         self.pad_id = pad_id
         self.total = self.add_variable((), "zeros", name="total")
         self.tokens = self.add_variable((), "zeros", name="tokens")
 
-    def values(self, y_true, y_pred):
+    def values(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
         """Returns the quantity for each token, `(B, T)`."""
         raise TypeError(
             f"{type(self).__name__} must define `values(y_true, y_pred)`."
         )
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self,
+        y_true: KerasTensor,
+        y_pred: KerasTensor,
+        sample_weight: KerasTensor | None = None,
+    ) -> None:
         real = real_tokens(y_true, self.pad_id)
         if sample_weight is not None:
             real = real * ops.cast(sample_weight, "float32")
         values = ops.cast(self.values(y_true, y_pred), "float32")
-        # What stands at padding may be anything, even NaN.
+        # The values at padding may be anything, even NaN.
         values = ops.where(real > 0, values, 0.0)
         self.total.assign_add(ops.sum(real * values))
         self.tokens.assign_add(ops.sum(real))
 
-    def result(self):
+    def result(self) -> KerasTensor:
         return ops.divide_no_nan(self.total, self.tokens)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pad_id": self.pad_id}
 
 
@@ -153,20 +173,22 @@ class TokenLoss(TokenMetric):
     2.0794
 
     Args:
-        name: of the metric. Defaults to "nll".
+        name: name of the metric. Defaults to "nll".
         label_smoothing: ε, section 5.4. Defaults to 0.
-        pad_id: label that is not counted. Defaults to 0.
+        pad_id: label of padding, which is not counted. Defaults to 0.
     """
 
-    def __init__(self, name="nll", label_smoothing=0.0, **kwargs):
+    def __init__(
+        self, name: str = "nll", label_smoothing: float = 0.0, **kwargs: Any
+    ):
         super().__init__(name=name, **kwargs)
         self.label_smoothing = label_smoothing
 
-    def values(self, y_true, y_pred):
+    def values(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
         labels = legal_labels(y_true, self.pad_id)
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "label_smoothing": self.label_smoothing,
@@ -175,7 +197,7 @@ class TokenLoss(TokenMetric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(TokenLoss):
-    """Returns exp of the cross-entropy per real token, as in table 3.
+    """Computes exp of the cross-entropy per real token, as in table 3.
 
     Example:
 
@@ -190,10 +212,10 @@ class Perplexity(TokenLoss):
     Arguments are those of `TokenLoss`; `name` defaults to "perplexity".
     """
 
-    def __init__(self, name="perplexity", **kwargs):
+    def __init__(self, name: str = "perplexity", **kwargs: Any):
         super().__init__(name=name, **kwargs)
 
-    def result(self):
+    def result(self) -> KerasTensor:
         return ops.exp(super().result())
 
 
@@ -212,13 +234,13 @@ class TokenAccuracy(TokenMetric):
     0.0
 
     Args:
-        name: of the metric. Defaults to "accuracy".
-        pad_id: label that is not counted. Defaults to 0.
+        name: name of the metric. Defaults to "accuracy".
+        pad_id: label of padding, which is not counted. Defaults to 0.
     """
 
-    def __init__(self, name="accuracy", **kwargs):
+    def __init__(self, name: str = "accuracy", **kwargs: Any):
         super().__init__(name=name, **kwargs)
 
-    def values(self, y_true, y_pred):
+    def values(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
         guesses = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
         return ops.equal(guesses, ops.cast(y_true, "int32"))

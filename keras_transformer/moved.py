@@ -1,15 +1,17 @@
-"""Modules of earlier versions: their names can still be imported.
+"""Keeps the module names of earlier versions importable.
 
-Saved models name the module of a class, and people's programs import names
-from it. Importing an old module gives one whose names are those of the new
-modules.
+Saved models name the module of a class, and programs import names from it.
+An old module can still be imported: it looks up its names in the new modules.
 """
 
 import importlib
+import importlib.abc
 import importlib.machinery
 import sys
+from collections.abc import Sequence
+from types import ModuleType
 
-# Old module: the modules that have its names now.
+# Old module: the modules that define its names now.
 MOVED = {
     "averaging": ["training.weights_choice"],
     "callbacks": ["training.callbacks", "training.curves"],
@@ -35,25 +37,24 @@ MOVED = {
 PACKAGE = "keras_transformer"
 
 
-class _Finder:
-    """Finds the modules of `MOVED`."""
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and loads the modules of `MOVED`."""
 
-    @staticmethod
-    def find_spec(fullname, path=None, target=None):
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
         package, _, old = fullname.partition(".")
         if package != PACKAGE or old not in MOVED:
             return None
         is_package = any(name.startswith(f"{old}.") for name in MOVED)
         return importlib.machinery.ModuleSpec(
-            fullname, _Finder, is_package=is_package
+            fullname, self, is_package=is_package
         )
 
-    @staticmethod
-    def create_module(spec):
-        return None
-
-    @staticmethod
-    def exec_module(module):
+    def exec_module(self, module: ModuleType) -> None:
         old = module.__name__.partition(".")[2]
 
         def get_name(name):
@@ -61,16 +62,16 @@ class _Finder:
                 found = importlib.import_module(f"{PACKAGE}.{new}")
                 if hasattr(found, name):
                     return getattr(found, name)
-            places = ", ".join(f"`{PACKAGE}.{new}`" for new in MOVED[old])
+            modules = ", ".join(f"`{PACKAGE}.{new}`" for new in MOVED[old])
             raise AttributeError(
-                f"`{module.__name__}` has moved to {places}, which has no "
+                f"`{module.__name__}` has moved to {modules}, which has no "
                 f"{name!r}."
             )
 
-        module.__getattr__ = get_name
+        module.__getattr__ = get_name  # type: ignore[method-assign]
 
 
-def install():
+def install() -> None:
     """Makes the old modules importable."""
-    if _Finder not in sys.meta_path:
-        sys.meta_path.append(_Finder)
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -1,4 +1,4 @@
-"""The processor of this machine: its name, and the dtype it computes fast in.
+"""The processor of this machine: its name and its fast dtype.
 
 Importing this module imports neither Keras nor TensorFlow.
 """
@@ -8,13 +8,13 @@ import pathlib
 import platform
 
 DTYPE_POLICIES = ("auto", "float32", "mixed_bfloat16")
-DTYPES = ("auto", "float32", "bfloat16")  # of an export's matrices
+DTYPES = ("auto", "float32", "bfloat16")  # of the matrices of an export
 CPU_INFO = "/proc/cpuinfo"
-# Instructions that multiply matrices in bfloat16. With fewer, bfloat16 is
+# Instructions that multiply matrices in bfloat16. Without them bfloat16 is
 # emulated, which takes longer than float32.
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 MATRIX_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
-# Settings of ONEDNN_MAX_CPU_ISA that hold these instructions back.
+# Values of ONEDNN_MAX_CPU_ISA that disable these instructions.
 ISAS_WITHOUT_AVX512 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"}
 ISAS_WITHOUT_BFLOAT16 = ISAS_WITHOUT_AVX512 | {
     "AVX512_CORE",
@@ -23,7 +23,7 @@ ISAS_WITHOUT_BFLOAT16 = ISAS_WITHOUT_AVX512 | {
 
 
 def describe() -> str:
-    """Returns the processor's name and its instructions for matrices."""
+    """Returns the processor's name and its matrix instructions."""
     fields = _cpu_info()
     name = fields.get("model name") or platform.processor() or "unknown"
     flags = fields.get("flags", "").split()
@@ -31,14 +31,15 @@ def describe() -> str:
 
 
 def resolve_dtype_policy(policy: str) -> str:
-    """Returns a dtype policy of Keras for `policy`.
+    """Returns the Keras dtype policy to compute in.
 
-    "auto" becomes "mixed_bfloat16" where the GPU, or without one the
-    processor, multiplies matrices in bfloat16, and "float32" elsewhere. Other
-    policies are returned as they are.
+    "auto" becomes "mixed_bfloat16" if the GPU (or the processor, on a machine
+    without GPU) multiplies matrices in bfloat16, and "float32" otherwise. Other
+    policies are returned unchanged.
 
     Raises:
-        ValueError: see `check_half_precision`.
+        ValueError: if this machine cannot compute in the policy, see
+            `check_half_precision`.
     """
     if policy != "auto":
         check_half_precision(policy)
@@ -47,10 +48,10 @@ def resolve_dtype_policy(policy: str) -> str:
 
 
 def resolve_dtype(dtype: str) -> str:
-    """Returns the dtype of an export's matrices for `dtype`.
+    """Returns the dtype for the matrices of an export.
 
-    "auto" becomes "bfloat16" where this machine multiplies matrices in it, and
-    "float32" elsewhere. Other dtypes are returned as they are.
+    "auto" becomes "bfloat16" if this machine multiplies matrices in bfloat16,
+    and "float32" otherwise. Other dtypes are returned unchanged.
     """
     if dtype != "auto":
         return dtype
@@ -60,9 +61,9 @@ def resolve_dtype(dtype: str) -> str:
 def computes_in_bfloat16() -> bool:
     """Returns whether products of bfloat16 matrices are fast on this machine.
 
-    The answer takes account of `TF_ENABLE_ONEDNN_OPTS` and
-    `ONEDNN_MAX_CPU_ISA`, by which TensorFlow can be kept from the
-    instructions for bfloat16.
+    The environment variables `TF_ENABLE_ONEDNN_OPTS` and `ONEDNN_MAX_CPU_ISA`
+    can keep TensorFlow from using bfloat16 instructions; the result takes
+    them into account.
     """
     import tensorflow as tf
 
@@ -80,27 +81,28 @@ def computes_in_bfloat16() -> bool:
     )
 
 
-def check_half_precision(dtype: str):
+def check_half_precision(dtype: str) -> None:
     """Checks that matrices can be multiplied in a dtype or dtype policy.
 
-    On a processor with AVX-512, TensorFlow leaves products in half precision
-    to oneDNN. If `ONEDNN_MAX_CPU_ISA` holds AVX-512 back, oneDNN has no kernel
-    for them, and TensorFlow ends the process.
+    On a processor with AVX-512, TensorFlow multiplies half-precision matrices
+    with oneDNN. If `ONEDNN_MAX_CPU_ISA` disables AVX-512, oneDNN has no kernel
+    for these products, and TensorFlow ends the process.
 
     Raises:
-        ValueError: in that case, if the dtype is half precision.
+        ValueError: if the dtype is half precision and a product would end the
+            process.
     """
     if dtype.endswith("float16") and aborts_in_half_precision():
         raise ValueError(
             "TensorFlow cannot multiply matrices in half precision on this "
-            "processor while ONEDNN_MAX_CPU_ISA holds AVX-512 back. Received: "
+            "processor while ONEDNN_MAX_CPU_ISA disables AVX-512. Received: "
             f"{dtype}, ONEDNN_MAX_CPU_ISA={os.environ['ONEDNN_MAX_CPU_ISA']}. "
             "Unset ONEDNN_MAX_CPU_ISA, or choose float32."
         )
 
 
 def aborts_in_half_precision() -> bool:
-    """Returns whether a product in half precision would end the process."""
+    """Returns whether a half-precision product would end the process."""
     return (
         _has_onednn()
         and _highest_isa() in ISAS_WITHOUT_AVX512
@@ -122,7 +124,7 @@ def _flags():
 
 
 def _cpu_info() -> dict[str, str]:
-    """The fields of the last core, empty where the system has no such file."""
+    """Returns the fields of the last core, or {} if the file is missing."""
     path = pathlib.Path(CPU_INFO)
     if not path.is_file():
         return {}

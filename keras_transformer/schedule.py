@@ -1,16 +1,23 @@
 """The learning rate: section 5.3 of the paper."""
 
 import math
+from typing import Any
 
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 
-def learning_rate(step, d_model, warmup_steps=4000):
-    """Returns the rate of equation 3, section 5.3:
-    d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
+def learning_rate(
+    step: int | KerasTensor, d_model: int, warmup_steps: int = 4000
+) -> KerasTensor:
+    """Returns the learning rate of equation 3, section 5.3.
 
-    `step` counts from 1: a float32 tensor or anything that becomes one.
+    lrate = d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5)
+
+    Args:
+        step: number of the update, counted from 1; a number or tensor.
+        d_model: width of the model.
+        warmup_steps: steps until the peak. Defaults to 4000.
     """
     step = ops.cast(step, "float32")
     rising = step * warmup_steps**-1.5
@@ -19,8 +26,9 @@ def learning_rate(step, d_model, warmup_steps=4000):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Warms up linearly, then decays with the inverse square root of the step:
-    section 5.3.
+    """Warms up linearly, then decays by the inverse square root of the step.
+
+    This is the learning rate of section 5.3.
 
     Example:
 
@@ -28,20 +36,22 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     >>> print(f"{float(schedule(3999)):.6f}")  # the peak
     0.000699
 
-    Keras passes the number of updates done, 0 at the first, so equation 3 is
-    read at `step + 1`. The peak, at `warmup_steps`, is
+    Keras passes the number of completed updates, 0 at the first update, so
+    equation 3 is evaluated at `step + 1`. The peak, at `warmup_steps`, is
     `scale / √(d_model · warmup_steps)`.
 
     Args:
         d_model: width of the model.
         warmup_steps: steps until the peak. Defaults to 4000.
-        scale: factor on the whole curve. Defaults to 1; not in the paper.
+        scale: factor on the learning rate; not in the paper. Defaults to 1.
 
     Raises:
         ValueError: if an argument is not positive.
     """
 
-    def __init__(self, d_model, warmup_steps=4000, scale=1.0):
+    def __init__(
+        self, d_model: int, warmup_steps: int = 4000, scale: float = 1.0
+    ):
         super().__init__()
         if min(d_model, warmup_steps, scale) <= 0:
             raise ValueError(
@@ -53,11 +63,11 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.scale = scale
 
-    def __call__(self, step):
+    def __call__(self, step: int | KerasTensor) -> KerasTensor:
         step = ops.cast(step, "float32") + 1
         return self.scale * learning_rate(step, self.d_model, self.warmup_steps)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "d_model": self.d_model,
             "warmup_steps": self.warmup_steps,

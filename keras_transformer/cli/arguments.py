@@ -1,4 +1,7 @@
-"""The command line of `keras-transformer`; nothing heavy is imported."""
+"""The command line of `keras-transformer`.
+
+Importing this module imports neither Keras nor TensorFlow.
+"""
 
 import argparse
 import dataclasses
@@ -15,8 +18,11 @@ METAVARS = {int: "N", float: "X"}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser. Its result has only the options that were given:
-    defaults are where the options are used."""
+    """Returns the parser.
+
+    Parsed arguments contain only the options that were given. The functions
+    that use the options have the defaults.
+    """
     top = argparse.ArgumentParser(
         prog="keras-transformer",
         description='The Transformer of "Attention Is All You Need".',
@@ -37,17 +43,19 @@ def parser() -> argparse.ArgumentParser:
     sub = command("train", "Learn a vocabulary and train a model.")
     sub.add_argument("--out", required=True, help="folder of the run")
     sub.add_argument(
-        "--resume", action="store_true", help="resume the run, or start it"
+        "--resume",
+        action="store_true",
+        help="resume the run; start it if it does not exist",
     )
     sub.add_argument(
         "--deterministic",
         action="store_true",
-        help="repeat bit for bit on GPUs, too; slower there",
+        help="make results on GPUs reproducible bit for bit; slower",
     )
     sub.add_argument(
         "--preset",
         metavar="NAME",
-        help=f"shape of the model, one of {', '.join(PRESETS)} "
+        help=f"preset of the model, one of {', '.join(PRESETS)} "
         f"(default: {DEFAULT_PRESET})",
     )
     for field in options_of(TransformerConfig):
@@ -55,53 +63,64 @@ def parser() -> argparse.ArgumentParser:
     for field in options_of(Recipe):
         _add_field(sub, Recipe, field, field.default)
 
-    sub = command("average", "Choose weights: newest, best, or an average.")
+    sub = command(
+        "average", "Choose weights: the newest, the best, or an average."
+    )
     sub.add_argument("folder", metavar="RUN", help="folder of the run")
     sub.add_argument(
         "--last",
         type=int,
         metavar="N",
-        help="newest checkpoints to average (default: the run's)",
+        help="number of newest checkpoints to average (default: the run's)",
     )
 
-    sub = command("export", "Export a run as a SavedModel: text in, text out.")
+    sub = command(
+        "export", "Export a run as a SavedModel that translates text."
+    )
     sub.add_argument("folder", metavar="RUN", help="folder of the run")
-    sub.add_argument("path", help="saved_models/NAME/VERSION")
+    sub.add_argument(
+        "path", help="folder to export to, such as saved_models/NAME/VERSION"
+    )
     sub.add_argument(
         "--format",
         choices=["saved_model", "ctranslate2"],
-        help="ctranslate2 is another engine, with its own search "
-        "(default: saved_model)",
+        help="format of the export; ctranslate2 is another engine, with its "
+        "own search (default: saved_model)",
     )
     sub.add_argument(
         "--quantization",
-        help="of ctranslate2: int8, int16, float16, bfloat16 or float32",
+        help="quantization of ctranslate2: int8, int16, float16, bfloat16 or "
+        "float32",
     )
     sub.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="of the SavedModel's matrices, for the machine that will serve; "
-        "auto is bfloat16 where this machine's processor multiplies in it "
-        "(default: auto)",
+        help="dtype of the SavedModel's matrices on the machine that will "
+        "serve; auto is bfloat16 if this machine multiplies in bfloat16, else "
+        "float32 (default: auto)",
     )
     _add_search(sub, None)
 
-    sub = command("translate", "Translate lines: standard input to output.")
+    sub = command(
+        "translate", "Translate lines from standard input to standard output."
+    )
     _add_model(sub)
     sub.add_argument(
         "--explain",
         metavar="FILE.png",
-        help="draw the attention of each head, for one line",
+        help="draw the attention of each head for a single line",
     )
 
-    sub = command("evaluate", "Score a SavedModel by sacreBLEU; one JSON line.")
+    sub = command(
+        "evaluate", "Score a SavedModel with sacreBLEU; print one line of JSON."
+    )
     _add_model(sub)
     for side in ("source", "reference"):
         sub.add_argument(
             f"--{side}",
             required=True,
             metavar="FILE",
-            help=f"{side} sentences, one a line",
+            help=f"file of {side} sentences, one per line",
         )
     sub.add_argument(
         "--tokenize",
@@ -110,20 +129,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def options_of(cls) -> list[dataclasses.Field]:
+def options_of(cls: type) -> list[dataclasses.Field]:
     """Returns the fields of a dataclass that are options of `train`."""
     return [f for f in dataclasses.fields(cls) if "help" in f.metadata]
 
 
-def option_of(field) -> str:
-    """Returns the option of a field, such as `--vocab-size`."""
+def option_of(field: dataclasses.Field) -> str:
+    """Returns the name of a field's option, such as `--vocab-size`."""
     return "--" + field.metadata.get("option", field.name.replace("_", "-"))
 
 
 def _add_field(sub, cls, field, default):
     """Adds the option of a field of a dataclass."""
-    kind = typing.get_type_hints(cls)[field.name]
-    kind = next(k for k in (bool, int, float, str) if k in _members(kind))
+    members = _members(typing.get_type_hints(cls)[field.name])
+    kind = next(k for k in (bool, int, float, str) if k in members)
     if kind is bool:
         sub.add_argument(
             option_of(field),
@@ -147,23 +166,28 @@ def _add_field(sub, cls, field, default):
 
 
 def _members(kind):
-    """The types of `int | None`, or the one of `int`."""
+    """Returns the types of a union such as `int | None`, or the type alone."""
     return typing.get_args(kind) or (kind,)
 
 
 def _add_model(sub):
-    sub.add_argument("path", metavar="MODEL", help="saved_models/NAME/VERSION")
+    sub.add_argument(
+        "path",
+        metavar="MODEL",
+        help="SavedModel, such as saved_models/NAME/VERSION",
+    )
     _add_search(sub, "as exported")
     sub.add_argument(
         "--batch-size",
         type=int,
         metavar="N",
-        help=f"lines to translate at a time (default: {BATCH_SIZE})",
+        help=f"number of lines to translate at a time (default: {BATCH_SIZE})",
     )
 
 
 def _add_search(sub, default):
-    """Adds the options of the search; `default` is the field's, if `None`."""
+    """Adds the options of the search. `default` is shown as their default, or
+    with `None` the default of each field."""
     for field in options_of(SearchSettings):
         shown = field.default if default is None else default
         _add_field(sub, SearchSettings, field, shown)

@@ -1,13 +1,15 @@
 """The commands of `keras-transformer`; TensorFlow is imported when one runs.
 
-Each takes the options that were given, by name; defaults are those of the
-functions that a command calls.
+The argument of each command is a dictionary of the options that were given.
+The functions that a command calls have the defaults.
 """
 
 import json
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from keras_transformer.cli.arguments import BATCH_SIZE
 from keras_transformer.cli.standard_streams import (
@@ -18,10 +20,11 @@ from keras_transformer.cli.standard_streams import (
 )
 from keras_transformer.training.recipe import Recipe
 
-LEAST_SHARE = 16  # lines that are worth a thread
+LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
 
 
-def train(given):
+def train(given: dict[str, Any]) -> None:
+    """Trains a new or a resumed run."""
     from keras_transformer.cli.run_options import run_of
     from keras_transformer.training import distribution, train_run
 
@@ -40,21 +43,25 @@ def train(given):
         )
 
 
-def average(given):
+def average(given: dict[str, Any]) -> None:
+    """Chooses the weights of a run."""
     from keras_transformer.training.run import open_run
     from keras_transformer.training.weights_choice import choose_weights
 
     choose_weights(open_run(given["folder"]), given.get("last"))
 
 
-def export(given):
+def export(given: dict[str, Any]) -> None:
+    """Exports a run."""
     from keras_transformer.training.run import open_run
 
-    name = given.get("format", "saved_model")
-    ours = {"beam_size", "alpha", "dtype"}
-    foreign = ours if name == "ctranslate2" else {"quantization"}
-    _refuse(given, foreign, f"--format {name}")
-    if name == "ctranslate2":
+    export_format = given.get("format", "saved_model")
+    if export_format == "ctranslate2":
+        inapplicable = {"beam_size", "alpha", "dtype"}
+    else:
+        inapplicable = {"quantization"}
+    _refuse(given, inapplicable, f"--format {export_format}")
+    if export_format == "ctranslate2":
         from keras_transformer.export import ctranslate2
 
         path = ctranslate2.export(
@@ -74,7 +81,8 @@ def export(given):
     print(f"Exported {path}")
 
 
-def translate(given):
+def translate(given: dict[str, Any]) -> None:
+    """Translates standard input."""
     from keras_transformer.inference.text_lines import translate_lines
 
     if "explain" in given:
@@ -85,14 +93,14 @@ def translate(given):
     workers = _workers(batch_size)
     model = _exported(given["path"])
     function = _function(model, given)
-    shows = sys.stderr.isatty() and not sys.stdout.isatty()
+    shows_progress = sys.stderr.isatty() and not sys.stdout.isatty()
     before = 0
 
     def progress(done):
-        if shows:
+        if shows_progress:
             show(f"{before + done:,} lines")
 
-    # Enough lines to sort by length, and memory stays bounded.
+    # Enough lines to sort by length, and few enough to bound the memory.
     for lines in chunks_of_lines(standard_input(), 4096):
         for line in translate_lines(
             function, lines, batch_size, progress, workers
@@ -100,21 +108,21 @@ def translate(given):
             write_line(line)
         sys.stdout.flush()
         before += len(lines)
-    if shows:
+    if shows_progress:
         show(f"{before:,} lines", end="\n")
 
 
 def _search(given):
-    """The settings of the search that were given."""
+    """Returns the settings of the search that were given."""
     return {k: given[k] for k in ("beam_size", "alpha") if k in given}
 
 
-def _refuse(given, names, where):
-    """Raises a `ValueError` if an option was given that does not apply."""
+def _refuse(given, names, context):
+    """Raises a `ValueError` if one of the options `names` was given."""
     if refused := sorted(given.keys() & names):
         options = [f"--{name.replace('_', '-')}" for name in refused]
         raise ValueError(
-            f"`{where}` has no use for some options. Received: "
+            f"`{context}` does not support some options. Received: "
             f"{', '.join(options)}. Leave them out."
         )
 
@@ -138,7 +146,8 @@ def _explain(model, path):
     )
 
 
-def evaluate(given):
+def evaluate(given: dict[str, Any]) -> None:
+    """Scores a SavedModel and stores the result."""
     from keras_transformer.data.corpus import read_lines
     from keras_transformer.inference import evaluation
     from keras_transformer.inference.text_lines import translate_lines
@@ -185,15 +194,18 @@ def evaluate(given):
 
 
 def _workers(batch_size):
-    """Chooses the number of translation threads and caps TensorFlow's threads
-    per operation: two threads that use one core each take two thirds of the
-    time of one that uses both. To be called before a model is loaded, since
-    TensorFlow makes its threads then."""
+    """Chooses the number of translation threads.
+
+    It also limits TensorFlow's threads per operation, so that all threads
+    together use each core once: two threads that use one core each take two
+    thirds of the time of one thread that uses both. Call it before a model is
+    loaded, since TensorFlow starts its threads then.
+    """
     import tensorflow as tf
 
     cores = os.cpu_count() or 1
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
-    workers = 1 if on_gpu else min(cores, batch_size // LEAST_SHARE)
+    workers = 1 if on_gpu else min(cores, batch_size // LINES_PER_THREAD)
     workers = max(workers, 1)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(cores // workers))
     return workers
@@ -203,9 +215,10 @@ def _exported(path):
     from keras_transformer.export.saved_translator import SavedTranslator
 
     model = SavedTranslator(path)
-    # TensorFlow lays out each matrix once, not at every product, which is wrong
-    # only in processes that train. In float32 the layout depends on the number
-    # of rows, and the one that was kept is the wrong one for other batches.
+    # With this setting TensorFlow rearranges each matrix once instead of at
+    # every product, which is wrong only in processes that train. In float32 the
+    # arrangement depends on the number of rows, so one that is kept is wrong
+    # for other batches.
     if model.metadata["dtype"] == "bfloat16":
         os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     return model
@@ -216,7 +229,10 @@ def _function(model, given):
     return model.searched_with(**search) if search else model.translate
 
 
-COMMANDS = {
-    function.__name__: function
-    for function in (train, average, export, translate, evaluate)
+COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "train": train,
+    "average": average,
+    "export": export,
+    "translate": translate,
+    "evaluate": evaluate,
 }

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 from keras_transformer.cli import quiet_stderr
 from keras_transformer.cli.arguments import parser
@@ -11,20 +12,26 @@ from keras_transformer.cli.commands import COMMANDS
 
 
 def run() -> int:
-    """Runs the command in a process of its own, which it prepares."""
+    """Prepares the process, runs the command and returns its exit status."""
     quiet_stderr.silence()
-    # TensorFlow leaves it off on processors without AVX-512.
+    # TensorFlow disables oneDNN on processors without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     return main()
 
 
-def main(arguments=None) -> int:
-    """Runs the command; an expected error is one line and exit status 1."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status.
+
+    An expected error is printed as one line, with exit status 1.
+
+    Args:
+        arguments: arguments of the command. Defaults to those of the process.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     given = vars(parser().parse_args(arguments))
     command = given.pop("command")
     try:
-        if command in ("average", "export"):  # train checks itself
+        if command in ("average", "export"):  # `train` checks by itself
             _require_tensorflow()
         COMMANDS[command](given)
     except ImportError as error:
@@ -32,14 +39,14 @@ def main(arguments=None) -> int:
             raise
         extra = "ctranslate2" if error.name == "ctranslate2" else "text"
         message = (
-            f"{error}. The command needs more than the layers do: install the "
-            f"extra `{extra}`, as in the README."
+            f"{error}. The command needs more packages than the layers: "
+            f"install the extra `{extra}`, as in the README."
         )
         print(f"keras-transformer: error: {message}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever reads has read enough. Python's flush at the end of the
-        # process must not fail again.
+        # The reader of the pipe has closed it. Python's flush at the end of
+        # the process must not fail again.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -51,8 +58,8 @@ def main(arguments=None) -> int:
         return 1
     except _interrupted() as error:
         print(
-            f"keras-transformer: {error} Go on by the same command and "
-            "--resume.",
+            f"keras-transformer: {error} To continue, run the same command "
+            "with --resume.",
             file=sys.stderr,
         )
         return 128 + error.signal
@@ -63,19 +70,19 @@ def main(arguments=None) -> int:
 
 
 def _tensorflow_errors():
-    """TensorFlow's errors, if it has been imported at all."""
+    """Returns TensorFlow's error classes, if TensorFlow is imported."""
     tensorflow = sys.modules.get("tensorflow")
     return (tensorflow.errors.OpError,) if tensorflow else ()
 
 
 def _interrupted():
-    """What training raises after a signal, if it has been imported at all."""
+    """Returns `TrainingInterrupted`, if its module is imported."""
     loop = sys.modules.get("keras_transformer.training.loop")
     return (loop.TrainingInterrupted,) if loop else ()
 
 
 def _require_tensorflow():
-    """Raises a `ValueError` where Keras has another backend."""
+    """Raises a `ValueError` if the backend of Keras is not TensorFlow."""
     import keras
 
     backend = keras.backend.backend()

@@ -1,9 +1,9 @@
-"""Keeps the start-up messages of native libraries off the command's terminal.
+"""Silences the start-up messages of native libraries in the command.
 
-TensorFlow and SentencePiece write to file descriptor 2 whatever Python's
-logging and `TF_CPP_MIN_LOG_LEVEL` say, from the moment they are imported. This
-module is therefore used before Keras is imported, and only by the command: a
-library must leave its user's terminal alone.
+TensorFlow and SentencePiece write to file descriptor 2 as soon as they are
+imported, regardless of Python's logging and `TF_CPP_MIN_LOG_LEVEL`. So this
+module must be used before Keras is imported. Only the command uses it: a
+library must not change its user's terminal.
 """
 
 import contextlib
@@ -13,18 +13,21 @@ import os
 import sys
 import warnings
 
-DEBUG = "KERAS_TRANSFORMER_DEBUG"  # set it to see everything
+DEBUG = "KERAS_TRANSFORMER_DEBUG"  # set this variable to see all messages
 
 
 def is_command(package: str) -> bool:
-    """Whether this process is `keras-transformer` or `python -m` of it."""
+    """Returns whether this process is the command of the package.
+
+    That is `keras-transformer`, or `python -m` with the name of the package.
+    """
     script = os.path.basename(sys.argv[0]) if sys.argv else ""
     return script.removesuffix(".exe") == "keras-transformer" or (
         sys.orig_argv[1:3] == ["-m", package]
     )
 
 
-def silence():
+def silence() -> None:
     """Silences native libraries; Python's messages still reach the user."""
     if os.environ.get(DEBUG):
         return
@@ -38,5 +41,5 @@ def silence():
         terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         sys.stderr = terminal
-        # Where native code died, since its own last words are not heard.
+        # Shows where native code crashed, since its own messages are silenced.
         faulthandler.enable(terminal)

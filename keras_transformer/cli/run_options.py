@@ -1,6 +1,7 @@
-"""The run that the options of `keras-transformer train` ask for."""
+"""Creates or opens the run of `keras-transformer train`."""
 
 import os
+from typing import Any
 
 from keras_transformer.cli.arguments import (
     DEFAULT_PRESET,
@@ -13,15 +14,15 @@ from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run, open_run, wait_for_run
 
 
-def run_of(given: dict, worker: int) -> Run:
-    """Returns the run to train: a new one, or with `resume` the one there is.
+def run_of(given: dict[str, Any], worker: int) -> Run:
+    """Returns the run to train: a new run, or with `resume` an existing run.
 
     Args:
         given: the options that were given, by the names of their fields.
-        worker: the number of this worker; the first one starts the run.
+        worker: number of this worker. The first worker, 0, starts the run.
 
     Raises:
-        ValueError: if an option differs from what a resumed run has.
+        ValueError: if an option differs from the setting of a resumed run.
     """
     folder = given["out"]
     recipe, shape = (
@@ -29,13 +30,13 @@ def run_of(given: dict, worker: int) -> Run:
     )
     if worker > 0:
         wait_for_run(folder)
-    asks = {**recipe, **shape, "preset": given.get("preset")}
-    asks.pop("steps", None)  # may differ from start to start
-    asks = {name: value for name, value in asks.items() if value is not None}
-    exists = os.path.exists(folder) or not asks
+    settings = {**recipe, **shape, "preset": given.get("preset")}
+    settings.pop("steps", None)  # a resumed run may have another number
+    settings = {k: v for k, v in settings.items() if v is not None}
+    exists = os.path.exists(folder) or not settings
     if worker > 0 or ("resume" in given and exists):
         run = open_run(folder)
-        _check_agrees(asks, run)
+        _check_agrees(settings, run)
         return run
     preset = given.get("preset", DEFAULT_PRESET)
     return start_run(folder, preset, Recipe(**recipe), **shape)
@@ -45,15 +46,15 @@ def _settings(cls, given):
     return {f.name: given[f.name] for f in options_of(cls) if f.name in given}
 
 
-def _check_agrees(asks, run):
+def _check_agrees(settings, run):
     """Checks that a resumed run has the settings that are given."""
     kept = {**run.config.to_dict(), **vars(run.recipe)}
-    kept["preset"] = _preset_of(run.config, asks)
+    kept["preset"] = _preset_of(run.config, settings)
     fields = [*options_of(Recipe), *options_of(TransformerConfig)]
     options = {field.name: option_of(field) for field in fields}
-    for name, value in asks.items():
-        agrees = (kept[name], "auto")  # what "auto" was at the start
-        if value not in agrees:
+    for name, value in settings.items():
+        # "auto" stands for the value that was chosen when the run started.
+        if value not in (kept[name], "auto"):
             option = options.get(name, f"--{name}")
             found = kept[name]
             if isinstance(value, bool):  # the option has no value
@@ -65,13 +66,15 @@ def _check_agrees(asks, run):
             )
 
 
-def _preset_of(config, asks):
-    """Returns the preset whose shape the run has, except for its dropout rate
-    and for what other options say of it."""
+def _preset_of(config, settings):
+    """Returns the name of the preset that a run has.
+
+    The dropout rate, and fields that are among the settings, may differ.
+    """
     shape = config.to_dict()
-    preferred = asks.get("preset", DEFAULT_PRESET)
+    preferred = settings.get("preset", DEFAULT_PRESET)
     for name in sorted(PRESETS, key=lambda name: name != preferred):
-        fields = PRESETS[name].keys() - {"dropout_rate", *asks}
+        fields = PRESETS[name].keys() - {"dropout_rate", *settings}
         if all(shape[field] == PRESETS[name][field] for field in fields):
             return name
     return "another shape"

@@ -1,22 +1,29 @@
-"""Standard input and output of the command: lines of bytes, as they come."""
+"""Standard input and output of the command, as lines of bytes."""
 
 import codecs
+import io
 import select
 import sys
+from collections.abc import Iterator
+from typing import cast
 
 
-def chunks_of_lines(file, size):
+def chunks_of_lines(
+    file: io.BufferedReader, size: int
+) -> Iterator[list[bytes]]:
     """Yields the lines of a file in lists of up to `size`.
 
-    What a pipe has delivered is not kept waiting for more, so that a program
-    that writes line by line is answered line by line. Line ends and a byte
-    order mark at the start are removed, as by `data.corpus.read_lines`.
+    Lines that a pipe has delivered are yielded without waiting for more, so
+    that a program that writes line by line gets its answers line by line. Line
+    ends and a byte order mark at the start are removed, as by
+    `data.corpus.read_lines`.
 
     Args:
         file: a buffered file of bytes, which need not be UTF-8.
-        size: the most lines of a list.
+        size: maximum number of lines of a list.
     """
-    lines, rest, at_start = [], b"", True
+    lines: list[bytes] = []
+    rest, at_start = b"", True
     while data := file.read1(1 << 20):
         if at_start and len(rest + data) >= len(codecs.BOM_UTF8):
             data = (rest + data).removeprefix(codecs.BOM_UTF8)
@@ -33,34 +40,34 @@ def chunks_of_lines(file, size):
 
 
 def _is_ready(file):
-    """Returns whether reading would not wait."""
+    """Returns whether the file can be read without waiting."""
     try:
         return bool(select.select([file], [], [], 0)[0])
-    except ValueError:  # no file of the system, so there is nothing to wait for
+    except ValueError:  # not a file of the system, so reading does not wait
         return True
-    except OSError:  # a system that can wait for sockets only
+    except OSError:  # the system can wait for sockets only
         return False
 
 
-def standard_input():
+def standard_input() -> io.BufferedReader:
     """Returns standard input as a file of bytes.
 
     Raises:
-        ValueError: if it is closed.
+        ValueError: if standard input is closed.
     """
     if sys.stdin is None:
         raise ValueError(
-            "Standard input must be open, with a line of text each. Received: "
-            "a closed one. Redirect it from a file or a pipe."
+            "Standard input must be open, with one sentence per line. "
+            "Received: sys.stdin=None. Redirect it from a file or a pipe."
         )
-    return sys.stdin.buffer
+    return cast(io.BufferedReader, sys.stdin.buffer)
 
 
-def write_line(line):
+def write_line(line: str) -> None:
     """Writes a line to standard output as UTF-8, whatever the locale."""
     sys.stdout.buffer.write(line.encode() + b"\n")
 
 
-def show(text, end=""):
-    """Shows text on standard error, in the place of what was shown before."""
+def show(text: str, end: str = "") -> None:
+    """Shows text on standard error, in place of the text shown before."""
     print(f"\r{text}", end=end, file=sys.stderr, flush=True)

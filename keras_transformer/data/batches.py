@@ -6,12 +6,14 @@ Shapes: R replicas, A parts, B rows of a part, T target length, S source length.
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import PAD, START
 from keras_transformer.data.corpus import SentencePairs
+from keras_transformer.data.tokenizer import Tokenizer
 
 # Pairs are sorted by length inside pools of this many batches, so that a batch
 # has little padding and still changes from epoch to epoch.
@@ -20,7 +22,11 @@ POOL = 100
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPairs:
-    """Ids of both sides, ragged `(N, None)`, each row with its end token."""
+    """Holds the ids of sentence pairs.
+
+    Args:
+        source, target: ragged ids `(N, None)`, each row with its end token.
+    """
 
     source: tf.RaggedTensor
     target: tf.RaggedTensor
@@ -29,27 +35,35 @@ class EncodedPairs:
         return int(self.source.nrows())
 
     def epoch(self, number: int) -> "EncodedPairs":
-        """The same in every epoch; see also `bpe_dropout.SampledPairs`."""
+        """Returns the pairs of an epoch: here, the same in every epoch.
+
+        `bpe_dropout.SampledPairs` returns other pairs in each epoch.
+        """
         return self
 
     @property
     def lengths(self) -> np.ndarray:
-        """`(N, 2)`: tokens of source and target, end token included."""
+        """Returns the number of tokens of source and target, `(N, 2)`.
+
+        The end token is included.
+        """
         sides = (self.source.row_lengths(), self.target.row_lengths())
         return np.stack([side.numpy() for side in sides], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """Says how a batch is divided over workers, their replicas, and parts that
-    a replica computes one after the other. Sums over all parts do not depend
-    on it.
+    """Describes how a batch is divided.
+
+    It is divided over workers, over the replicas of each worker, and into parts
+    that a replica computes one after the other. Sums over all parts do not
+    depend on the division.
 
     Args:
-        workers: number of workers.
-        worker: which of them this is.
-        replicas: number of replicas of each worker.
-        parts: number of parts of each replica.
+        workers: number of workers. Defaults to 1.
+        worker: number of this worker, counted from 0. Defaults to 0.
+        replicas: number of replicas of each worker. Defaults to 1.
+        parts: number of parts of each replica. Defaults to 1.
     """
 
     workers: int = 1
@@ -59,15 +73,39 @@ class Sharding:
 
     @property
     def devices(self) -> int:
-        """The replicas of all workers."""
+        """Returns the number of replicas of all workers."""
         return self.workers * self.replicas
 
 
+class TrainingPairs(Protocol):
+    """Describes sentence pairs that may change from epoch to epoch.
+
+    `EncodedPairs` and `bpe_dropout.SampledPairs` are such pairs.
+    """
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, number: int) -> EncodedPairs:
+        """Returns the pairs of an epoch."""
+
+
 def encode_pairs(
-    pairs: SentencePairs, source_tokenizer, target_tokenizer, max_length=None
+    pairs: SentencePairs,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    max_length: int | None = None,
 ) -> tuple[EncodedPairs, int]:
-    """Word pieces of all pairs, without those longer than `max_length` on a
-    side; gives also how many were dropped."""
+    """Encodes pairs and drops those longer than `max_length` on either side.
+
+    Args:
+        pairs: the text.
+        source_tokenizer, target_tokenizer: a `Tokenizer` each.
+        max_length: maximum number of tokens on a side, end token included, or
+            `None` to keep all pairs.
+
+    Returns:
+        The encoded pairs, and the number of dropped pairs.
+    """
     encoded = EncodedPairs(
         source_tokenizer.encode(tf.constant(pairs.source, tf.string)),
         target_tokenizer.encode(tf.constant(pairs.target, tf.string)),
@@ -85,20 +123,22 @@ def encode_pairs(
 def plan_batches(
     lengths: np.ndarray, tokens: int, seed: int | None, epoch: int = 0
 ) -> list[np.ndarray]:
-    """Which pairs make which batch in one epoch: every pair exactly once.
+    """Divides the pairs of one epoch into batches.
 
-    A batch holds pairs of similar length, as many as fit in `tokens` padded
-    tokens on the longer side, at least one. The plan depends on its arguments
-    alone, so that training can go on where it stopped.
+    Every pair is in exactly one batch. A batch holds pairs of similar length,
+    as many as fit in `tokens` padded tokens on the longer side, and at least
+    one. The plan depends only on the arguments, so that training can resume in
+    the middle of an epoch.
 
     Args:
-        lengths: `(N, 2)`, tokens of source and target.
-        tokens: about how many tokens to a batch and side.
-        seed: `None` keeps the longest first, for evaluation.
-        epoch: another epoch, another plan.
+        lengths: `(N, 2)`, numbers of tokens of source and target.
+        tokens: approximate number of tokens of a batch on each side.
+        seed: seed of the order, or `None` for the longest pairs first, for
+            evaluation.
+        epoch: number of the epoch; each epoch has its own plan. Defaults to 0.
 
     Returns:
-        Arrays of indices into the pairs.
+        For each batch, an array of indices into the pairs.
     """
     longest = lengths.max(axis=1)
     if seed is None:
@@ -111,10 +151,10 @@ def plan_batches(
     pool = max(1, POOL * tokens // average)
     plan = []
     for start in range(0, len(order), pool):
-        some = order[start : start + pool]
-        keys = lengths[some]
-        some = some[np.lexsort((keys[:, 0], keys[:, 1], longest[some]))]
-        plan.extend(_split_by_tokens(some, longest, tokens))
+        rows = order[start : start + pool]
+        keys = lengths[rows]
+        rows = rows[np.lexsort((keys[:, 0], keys[:, 1], longest[rows]))]
+        plan.extend(_split_by_tokens(rows, longest, tokens))
     return [plan[i] for i in rng.permutation(len(plan))]
 
 
@@ -131,24 +171,25 @@ def _split_by_tokens(order, longest, tokens):
 
 
 def training_batches(
-    pairs: EncodedPairs,
+    pairs: TrainingPairs,
     tokens: int,
     seed: int,
     sharding: Sharding = Sharding(),
     first_batch: int = 0,
 ) -> tf.data.Dataset:
-    """Endless shuffled batches.
+    """Returns an endless data set of shuffled batches.
 
     Args:
-        pairs: an `EncodedPairs`, or a `SampledPairs`, other in every epoch.
-        tokens: about how many tokens to a batch and side.
-        seed: of the order, which changes with each epoch.
-        sharding: how each batch is divided.
-        first_batch: how many batches to leave out, for resuming.
+        pairs: an `EncodedPairs`, or a `SampledPairs`, which changes in every
+            epoch.
+        tokens: approximate number of tokens of a batch on each side.
+        seed: seed of the order, which differs in each epoch.
+        sharding: how each batch is divided. Defaults to no division.
+        first_batch: number of batches to skip, for resuming. Defaults to 0.
 
     Returns:
-        The pieces of each batch for this worker, one for each of its replicas,
-        see `make_batch`.
+        A data set of this worker's share of the batches, an element for each
+        replica, see `make_batch`.
     """
 
     def batches():
@@ -165,13 +206,16 @@ def training_batches(
 def evaluation_batches(
     encoded: EncodedPairs, tokens: int, sharding: Sharding = Sharding()
 ) -> tf.data.Dataset:
-    """Every pair once, in batches as above, longest first."""
+    """Returns a data set with every pair once, the longest pairs first.
+
+    Its elements are like those of `training_batches`.
+    """
     plan = plan_batches(encoded.lengths, tokens, seed=None)
     return _dataset(lambda: _rows(encoded, plan), sharding)
 
 
 def _rows(encoded, plan) -> Iterator[tuple[np.ndarray, ...]]:
-    """The rows of each batch of a plan: values and row lengths, both sides."""
+    """Yields values and row lengths of both sides for each batch of a plan."""
     sides = [
         (side.values.numpy(), side.row_splits.numpy())
         for side in (encoded.source, encoded.target)
@@ -186,7 +230,7 @@ def _rows(encoded, plan) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def _dataset(batches, sharding):
-    some = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((None,), tf.int64)
+    ragged = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((None,), tf.int64)
 
     def pieces(source, source_lengths, target, target_lengths):
         return make_batch(
@@ -196,38 +240,42 @@ def _dataset(batches, sharding):
         )
 
     dataset = (
-        tf.data.Dataset.from_generator(batches, output_signature=(*some, *some))
+        tf.data.Dataset.from_generator(
+            batches, output_signature=(*ragged, *ragged)
+        )
         .map(pieces, num_parallel_calls=2, deterministic=True)
         .unbatch()
         .prefetch(8 * sharding.replicas)
     )
     options = tf.data.Options()
-    # An autotuned iterator holds up its own end for as long as a minute: the
-    # destructor waits for the tuning thread to wake up.
+    # An autotuned iterator can take a minute to be destroyed: its destructor
+    # waits for the tuning thread to wake up.
     options.autotune.enabled = False
     return dataset.with_options(options)
 
 
 def make_batch(
-    source, target, sharding: Sharding = Sharding()
+    source: tf.RaggedTensor,
+    target: tf.RaggedTensor,
+    sharding: Sharding = Sharding(),
 ) -> dict[str, tf.Tensor]:
-    """One batch, in pieces.
+    """Returns this worker's share of a batch, divided into parts.
 
-    Rows are dealt out in turn, so that every piece has a like share of the
-    tokens; what is missing to equal numbers of rows is filled with empty ones,
-    which carry no loss.
+    Consecutive rows go to different parts, so that all parts have about as many
+    tokens. Empty rows, which have no loss, make the parts equally large.
 
     Args:
         source, target: ragged ids `(None, None)` with end tokens.
-        sharding: how the batch is divided.
+        sharding: how the batch is divided. Defaults to no division.
 
     Returns:
-        For this worker's replicas: int32 ids padded with 0, `source`
-        `(R, A, B, S)`, `target` `(R, A, B, T)`, shifted right behind the start
-        token, and `labels` `(R, A, B, T)`, the target; float32 `weights`
-        `(R, A, B, T)`, 1 / (real labels of the whole batch) at real labels, 0
-        at padding: a *sum* of weighted losses, over however many pieces, is
-        then the mean over the batch's real tokens.
+        A dictionary with an entry of each tensor for each of R replicas and A
+        parts. `source` `(R, A, B, S)`, `target` and `labels` `(R, A, B, T)`
+        are int32 ids padded with 0: `labels` is the target, and `target` the
+        same shifted right, behind the start token. `weights` `(R, A, B, T)` is
+        float32, 1 / (real labels of the whole batch) at real labels and 0 at
+        padding. So the *sum* of weighted losses over any number of parts is
+        the mean over the batch's real tokens.
     """
     starts = tf.fill([target.nrows(), 1], START)
     shifted = tf.concat([starts, target[:, :-1]], axis=1)
@@ -245,13 +293,13 @@ def make_batch(
 
 
 def _dealt_to_replicas(rows, sharding):
-    """`(rows, length)` to this worker's `(R, A, B, length)`."""
+    """Divides `(rows, length)` into this worker's `(R, A, B, length)`."""
     replicas = sharding.devices
-    pieces = replicas * sharding.parts
-    missing = -tf.shape(rows)[0] % pieces
+    parts = replicas * sharding.parts  # of all workers
+    missing = -tf.shape(rows)[0] % parts
     rows = tf.pad(rows, [[0, missing], [0, 0]])
     length = tf.shape(rows)[1]
-    # Row i goes to piece i mod pieces.
+    # Row i goes to part i mod parts.
     rows = tf.reshape(rows, (-1, replicas, sharding.parts, length))
     rows = tf.transpose(rows, (1, 2, 0, 3))
     first = sharding.worker * sharding.replicas

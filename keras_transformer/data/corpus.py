@@ -1,8 +1,8 @@
-"""Where sentence pairs come from: section 5.1 of the paper.
+"""Loads sentence pairs: section 5.1 of the paper.
 
-A corpus is named by one string: `builtin`, `tfds:NAME` (a translation data set
-of TensorFlow Datasets, such as `tfds:wmt14_translate/de-en`), or a folder with
-parallel files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, a sentence a line.
+The name of a corpus is `builtin`, `tfds:NAME` (a translation data set of
+TensorFlow Datasets, such as `tfds:wmt14_translate/de-en`), or a folder with
+parallel files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, one sentence per line.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ SPLIT_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs:
-    """Two lists of equal length: sentences and their translations."""
+    """Holds sentences and their translations, two lists of equal length."""
 
     source: list[str]
     target: list[str]
@@ -36,7 +36,7 @@ class SentencePairs:
         return len(self.source)
 
     def first(self, count: int) -> "SentencePairs":
-        """Returns the first pairs alone."""
+        """Returns the first `count` pairs."""
         return SentencePairs(self.source[:count], self.target[:count])
 
 
@@ -47,21 +47,22 @@ def load_pairs(
     target: str,
     data_dir: str | None = None,
 ) -> SentencePairs:
-    """All pairs of one split.
+    """Loads all pairs of one split.
 
     Args:
-        corpus: see the head of this module.
-        split: a name in the corpus, or "train", "validation" or "test", for
-            which a folder's usual spellings ("valid", "val", "dev") serve too.
-        source, target: languages, as the corpus names them: "en", "de".
-        data_dir: where TensorFlow Datasets keeps its files. Defaults to its
-            own default.
+        corpus: "builtin", "tfds:NAME" or a folder, see above.
+        split: name of a split in the corpus. "train", "validation" and "test"
+            also find the usual names of files, such as "valid", "val" and
+            "dev".
+        source, target: languages as the corpus names them, such as "en".
+        data_dir: folder of TensorFlow Datasets. Defaults to that of the
+            library.
 
     Raises:
         ValueError: if the corpus, the split or a language does not exist, if
             the two sides differ in length, or if a file is not UTF-8.
-        ConnectionError: if the data must be downloaded and cannot be.
-        OSError: if there is no space on the disk to prepare it.
+        ConnectionError: if the data cannot be downloaded.
+        OSError: if the disk has no space to prepare the data.
     """
     if corpus == "builtin":
         return _from_tfds(
@@ -73,7 +74,8 @@ def load_pairs(
 
 
 def remove_unusable(pairs: SentencePairs) -> tuple[SentencePairs, int]:
-    """Drops pairs with a blank side; gives also how many were dropped."""
+    """Returns the pairs without those with a blank side, and the number of
+    dropped pairs."""
     kept = [
         pair
         for pair in zip(pairs.source, pairs.target, strict=True)
@@ -87,11 +89,11 @@ def remove_unusable(pairs: SentencePairs) -> tuple[SentencePairs, int]:
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
-    r"""The lines of a UTF-8 file, gzipped if its name ends in `.gz`.
+    r"""Reads the lines of a UTF-8 file, gzipped if its name ends in `.gz`.
 
-    Lines end at `\n` alone: `str.splitlines` would also split at U+2028 and
-    others, and misalign the two sides. A carriage return before the line's
-    end and a byte order mark at the file's start are removed.
+    Only `\n` ends a line: `str.splitlines` would also split at U+2028 and
+    other characters, and misalign the two sides. A carriage return at the end
+    of a line and a byte order mark at the start of the file are removed.
 
     Raises:
         ValueError: if the file does not exist, is damaged, or is not UTF-8.
@@ -99,7 +101,7 @@ def read_lines(path: str | os.PathLike) -> list[str]:
     path = pathlib.Path(path)
     if not path.is_file():
         raise ValueError(
-            "Expected a file of sentences, one a line. "
+            "Expected a file of sentences, one per line. "
             f"Received: path={str(path)!r}, which does not exist."
         )
     try:
@@ -200,11 +202,11 @@ def _from_tfds(name, split, source, target, data_dir):
                 raise OSError(
                     error.errno,
                     f"The disk is full, {name!r} cannot be prepared. Free some "
-                    "space, or name another disk with --data-dir",
+                    "space, or choose a folder on another disk with --data-dir",
                     str(builder.data_dir),
                 ) from error
             raise ConnectionError(_unreachable(name, str(error))) from error
-        except AssertionError as error:  # files to be fetched by hand
+        except AssertionError as error:  # files must be downloaded by hand
             raise ValueError(str(error)) from error
     if split not in builder.info.splits and not re.search(r"[\[+]", split):
         raise ValueError(
@@ -221,7 +223,10 @@ def _from_tfds(name, split, source, target, data_dir):
 
 
 def _require_network(name, builder):
-    """Fails at once where the library would retry for minutes."""
+    """Raises a `ConnectionError` if a host of the data cannot be found.
+
+    The library would retry for minutes.
+    """
     if urllib.request.getproxies():
         return
     urls = builder.url_infos or ()  # none for the built-in corpus
@@ -238,6 +243,6 @@ def _require_network(name, builder):
 def _unreachable(name, reason):
     return (
         f"Cannot download {name!r}: {reason}. Prepare the data on a machine "
-        "with a network (`tfds build`) and name its folder with --data-dir, "
+        "with a network (`tfds build`) and pass its folder as --data-dir, "
         "or use `--corpus FOLDER` or `--corpus builtin`."
     )

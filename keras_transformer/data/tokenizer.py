@@ -1,4 +1,4 @@
-"""Word pieces: byte-pair encoding by SentencePiece, inside the graph."""
+"""Word pieces: byte-pair encoding with SentencePiece, in TensorFlow graphs."""
 
 import io
 from collections.abc import Iterable
@@ -15,17 +15,17 @@ SPECIAL = {"pad": PAD, "unk": UNKNOWN, "bos": START, "eos": END}
 def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
     """Learns a byte-pair encoding.
 
-    Text is left as it is but for runs of spaces: case, accents and rare
-    characters survive the way there and back, what is not in the vocabulary
-    as bytes. Digits stand alone, so that numbers never seen are read as well.
+    Encoding and decoding preserve text except for runs of spaces: case and
+    accents stay, and characters outside the vocabulary become bytes. Each
+    digit is a piece of its own, so that unseen numbers can be encoded, too.
 
     Args:
-        sentences: of one language, or of both for a joint vocabulary.
-        vocab_size: number of pieces, among them 256 bytes and 4 special ones.
+        sentences: sentences of one language, or of both for a joint vocabulary.
+        vocab_size: number of pieces, including 256 bytes and 4 special pieces.
 
     Raises:
-        ValueError: if the text does not hold `vocab_size` pieces, or the
-            vocabulary has no room for the characters of the text.
+        ValueError: if the text has too little variety for `vocab_size` pieces,
+            or if `vocab_size` is too small for the characters of the text.
     """
     model = io.BytesIO()
     try:
@@ -54,12 +54,14 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
 
 
 class Tokenizer:
-    """A SentencePiece model, run by tensorflow-text.
+    """Converts strings to ids and back with a SentencePiece model.
+
+    It runs in TensorFlow graphs, by tensorflow-text.
 
     Args:
         model: the bytes of a SentencePiece model, in which padding is 0,
-            unknown 1, start 2 and end 3. Load only files that you trust: the
-            format is parsed by native code.
+            unknown 1, start 2 and end 3. Load only files that you trust, since
+            native code parses them.
 
     Raises:
         ValueError: if the model cannot be read or has other special ids.
@@ -71,7 +73,7 @@ class Tokenizer:
             processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
             raise ValueError(
-                "Not a SentencePiece model. "
+                "`model` must be a SentencePiece model. "
                 f"Received: {len(model)} bytes that cannot be parsed."
             ) from error
         ids = {name: getattr(processor, f"{name}_id")() for name in SPECIAL}
@@ -87,8 +89,8 @@ class Tokenizer:
             processor.id_to_piece(i): i for i in range(self.vocab_size)
         }
         self._longest = max(len(piece.encode()) for piece in self._ids)
-        # Pieces that would break a line, should a model ever say them. Lines
-        # end at these two characters alone, as in `read_lines`.
+        # Pieces that would break a line if a model generated them. Only these
+        # two characters end a line, as in `read_lines`.
         self.line_breaks = [
             i
             for piece, i in self._ids.items()
@@ -96,23 +98,35 @@ class Tokenizer:
         ]
 
     def _operations(self):
-        """Made anew for each call or graph: `tf.random.set_seed` destroys
-        the resource behind every tokenizer that was made in eager mode."""
+        """Returns the tokenizer of tensorflow-text.
+
+        Each call or graph makes its own: `tf.random.set_seed` destroys the
+        resource of every tokenizer that was made in eager mode.
+        """
         return tf_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
 
-    def encode(self, text) -> tf.RaggedTensor:
-        """Strings `(B,)` to ids `(B, None)`, each row with its end token."""
+    def encode(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Encodes strings `(B,)` as ids `(B, None)` with end tokens."""
         ids = self._operations().tokenize(text)
         ends = tf.fill([ids.nrows(), 1], END)
         return tf.concat([ids, tf.cast(ends, ids.dtype)], axis=1)
 
-    def encode_at_most(self, text, most) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Strings `(B,)` to ids of at most `most` pieces before the end token,
-        and bool `(B,)`: which strings had more.
+    def encode_at_most(
+        self, text: tf.Tensor, most: int | tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Encodes strings and cuts those that are too long.
 
-        Bytes that no allowed piece can reach are cut off first, so that the
-        cost of a string of any size is bounded. Runs of spaces count as one,
-        as they do for SentencePiece.
+        Bytes that cannot be in the first `most` pieces are removed before
+        encoding, so that the cost of a string is bounded whatever its size.
+        Runs of spaces count as one space, as they do for SentencePiece.
+
+        Args:
+            text: strings `(B,)`.
+            most: maximum number of pieces before the end token.
+
+        Returns:
+            Ids `(B, None)` with end tokens, and bool `(B,)`, True for strings
+            that were cut.
         """
         text = tf.strings.regex_replace(text, " {2,}", " ")
         text = tf.strings.substr(text, 0, (most + 1) * self._longest + 1)
@@ -122,18 +136,20 @@ class Tokenizer:
         return tf.concat([pieces[:, :-1][:, :most], ends], axis=1), longer
 
     def decode(self, ids: tf.Tensor) -> tf.Tensor:
-        """Padded ids `(B, T)` to strings `(B,)`, always valid UTF-8.
+        """Decodes padded ids `(B, T)` to strings `(B,)` of valid UTF-8.
 
-        What comes after the end token is not read; special and impossible ids
-        stand for nothing.
+        Ids after the end token, special ids and ids outside the vocabulary are
+        ignored.
         """
         ended = tf.cumsum(tf.cast(tf.equal(ids, END), tf.int32), axis=1)
         text = (ids > END) & (ids < self.vocab_size) & tf.equal(ended, 0)
         return self._operations().detokenize(tf.ragged.boolean_mask(ids, text))
 
     def merges(self) -> dict[str, float]:
-        """The score of every piece of text; what scores more is merged
-        first."""
+        """Returns the score of every piece of text.
+
+        Merges that make a piece with a higher score are made first.
+        """
         processor = self._processor
         return {
             processor.id_to_piece(i): processor.get_score(i)
@@ -147,7 +163,7 @@ class Tokenizer:
         }
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
-        """Ids of pieces; of what is none, those of its bytes."""
+        """Returns the ids of pieces; unknown pieces become byte ids."""
         ids = []
         for piece in pieces:
             known = self._ids.get(piece)
@@ -158,5 +174,5 @@ class Tokenizer:
         return ids
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The pieces as SentencePiece writes them, for people to look at."""
+        """Returns pieces as SentencePiece writes them, to be read by people."""
         return [self._processor.id_to_piece(int(i)) for i in ids]

@@ -1,23 +1,35 @@
-"""Pictures of what a decoder attends to. Needs matplotlib."""
+"""Plots of the attention of a decoder. Needs matplotlib."""
 
+import os
 import pathlib
+from collections.abc import Sequence
+
+import numpy as np
 
 from keras_transformer.atomic_files import write_aside
 
 
-def plot_attention(source, target, attention, path, layer: int = -1):
-    """Draws what each head of a decoder layer attends to, as the paper's
-    figures 3 to 5: a row for each target piece, dark where the weight is.
+def plot_attention(
+    source: Sequence[str],
+    target: Sequence[str],
+    attention: np.ndarray,
+    path: str | os.PathLike,
+    layer: int = -1,
+) -> pathlib.Path:
+    """Draws the attention of each head of a decoder layer to the source.
+
+    Like the paper's figures 3 to 5: a row for each target piece, a column for
+    each source piece, darker for larger weights.
 
     Args:
-        source, target: word pieces, S and T of them.
-        attention: weights `(N, H, T, S)`, as `Translator.explain` gives them
-            for a sentence.
-        path: of the picture; its ending is its format.
-        layer: which of the N. Defaults to the last.
+        source, target: S and T word pieces.
+        attention: weights `(N, H, T, S)` of one sentence, as returned by
+            `Translator.explain`.
+        path: path of the image; its suffix is the format.
+        layer: index of one of the N layers. Defaults to the last layer.
 
     Returns:
-        The path.
+        The path of the image.
     """
     from matplotlib.figure import Figure
 
@@ -42,7 +54,7 @@ def plot_attention(source, target, attention, path, layer: int = -1):
         axes.tick_params(length=0, labelbottom=True)
         axes.spines[:].set_color("0.8")
     path = pathlib.Path(path)
-    kind = path.suffix.lstrip(".") or "png"
+    image_format = path.suffix.lstrip(".") or "png"
     with write_aside(path) as file:
-        figure.savefig(file, format=kind, dpi=120)
+        figure.savefig(file, format=image_format, dpi=120)
     return path

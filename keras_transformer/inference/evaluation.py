@@ -1,6 +1,7 @@
-"""Scores of translations: section 6.1, by sacreBLEU with its signature."""
+"""Scores of translations by sacreBLEU, with its signature: section 6.1."""
 
 import json
+import os
 import pathlib
 
 from keras_transformer.atomic_files import write_aside
@@ -12,12 +13,15 @@ BLEU_TOKENIZERS = ("13a", "none", "intl", "char", "zh")  # of sacreBLEU
 def score(
     hypotheses: list[str], references: list[str], tokenize: str = "13a"
 ) -> dict:
-    """Corpus BLEU and chrF, with the signatures that make them comparable.
+    """Computes corpus BLEU and chrF, with sacreBLEU's signatures.
+
+    Scores are comparable only if their signatures are equal.
 
     Args:
-        hypotheses, references: a sentence each, detokenised, in the same order.
-        tokenize: sacreBLEU's tokenizer. "13a" (default) for text as people
-            write it, "none" for text that is already in tokens.
+        hypotheses: translations, detokenised.
+        references: reference translations, detokenised, in the same order.
+        tokenize: sacreBLEU's tokenizer. Defaults to "13a", for ordinary text;
+            "none" is for tokenised text.
 
     Returns:
         A dictionary of `bleu`, `bleu_signature`, `chrf`, `chrf_signature` and
@@ -26,7 +30,7 @@ def score(
     Raises:
         ValueError: if the lists differ in length or are empty.
     """
-    import sacrebleu  # here: the command's help needs only the names above
+    import sacrebleu  # here, so that the command's help starts fast
 
     check_tokenizer(tokenize)
     if len(hypotheses) != len(references) or not references:
@@ -34,7 +38,7 @@ def score(
             "Every sentence needs its reference. Received: "
             f"{len(hypotheses)} sentences, {len(references)} references."
         )
-    # `force` silences the question whether the text is tokenised already.
+    # `force` silences the warning that the text may be tokenised already.
     bleu = sacrebleu.metrics.BLEU(tokenize=tokenize, force=True)
     chrf = sacrebleu.metrics.CHRF()
     result = bleu.corpus_score(hypotheses, [references])
@@ -48,8 +52,12 @@ def score(
     }
 
 
-def check_tokenizer(tokenize: str):
-    """Raises a `ValueError` if sacreBLEU's tokenizer is not one of ours."""
+def check_tokenizer(tokenize: str) -> None:
+    """Checks that a name is in `BLEU_TOKENIZERS`.
+
+    Raises:
+        ValueError: if it is not.
+    """
     if tokenize not in BLEU_TOKENIZERS:
         raise ValueError(
             f"`tokenize` must be one of {', '.join(BLEU_TOKENIZERS)}. "
@@ -57,8 +65,8 @@ def check_tokenizer(tokenize: str):
         )
 
 
-def remember(folder, result: dict):
-    """Adds a result to those stored in the folder of a run or a model."""
+def remember(folder: str | os.PathLike, result: dict) -> None:
+    """Appends a result to the file of results in a run's or model's folder."""
     path = pathlib.Path(folder, STORE)
     old = path.read_bytes() if path.exists() else b""
     with write_aside(path) as file:

@@ -1,47 +1,57 @@
 """The forward pass of a trained model in plain TensorFlow, made for speed.
 
-The same function as `Transformer`, for translating. The beams of a sentence are
-one row: their caches are never reordered, each beam attends to its own
-ancestors among all that were written.
+It computes the same function as `Transformer`, for translation. The beams of a
+sentence are one row, and their caches are never reordered: each beam attends to
+its own ancestors among all cached positions.
 
 Shapes: B batch, K beam size, S source length, T steps so far, H heads, D
 d_model, V vocabulary.
 """
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
-from keras_transformer.config import PAD, START
+from keras_transformer.config import PAD, START, TransformerConfig
 from keras_transformer.layers import positional_encoding
 
-FAR = -1e9  # added to scores that do not count
-ONE_THREAD = 2**18  # multiplications, for which one thread is enough
+MASKED_SCORE = -1e9  # added to the scores of masked positions
+ONE_THREAD = 2**18  # number of multiplications for which one thread is enough
 
 
 class InferenceModel:
-    """Encoder and decoder on `inference_weights`.
+    """Runs encoder and decoder on `inference_weights`.
 
     Args:
         config: a `TransformerConfig`.
         weights: from `inference_weights`, or variables of the same structure.
     """
 
-    def __init__(self, config, weights):
+    def __init__(self, config: TransformerConfig, weights: dict[str, Any]):
         self.config = config
         self.weights = weights
         self.key_dim = config.key_dim or config.d_model // config.num_heads
         self.value_dim = config.value_dim or self.key_dim
 
-    def encode(self, source) -> dict:
-        """What the decoder needs of source ids `(B, S)`: each of its layers'
-        keys and values `(B, H, S, ·)`, and which of them count."""
+    def encode(self, source: tf.Tensor) -> dict[str, Any]:
+        """Encodes source ids for the decoder.
+
+        Args:
+            source: ids `(B, S)`.
+
+        Returns:
+            A dictionary of `heads`, the keys and values `(B, H, S, ·)` for
+            each layer of the decoder, and `attention_bias` `(B, 1, 1, S)`,
+            added to the scores of source positions.
+        """
         batch = tf.shape(source)[0]
-        attention_bias = tf.where(tf.equal(source, PAD), FAR, 0.0)[
+        attention_bias = tf.where(tf.equal(source, PAD), MASKED_SCORE, 0.0)[
             :, None, None, :
         ]
-        places = tf.range(tf.shape(source)[1])
+        positions = tf.range(tf.shape(source)[1])
         table = self.weights.get("source", self.weights["target"])
-        x = self._embedded(source, table, places)  # [B·S, D]
+        x = self._embedded(source, table, positions)  # [B·S, D]
         for layer in self.weights["encoder"]:
 
             def attend(h, layer=layer):
@@ -62,34 +72,44 @@ class InferenceModel:
             "attention_bias": attention_bias,
         }
 
-    def empty_cache(self, memory, beams) -> dict:
-        """The cache before the first step, with the memory. It grows."""
+    def empty_cache(
+        self, memory: dict[str, Any], beams: int | tf.Tensor
+    ) -> dict[str, Any]:
+        """Returns the cache before the first step; each step extends it.
+
+        Args:
+            memory: from `encode`.
+            beams: K, the number of beams of each sentence.
+        """
         batch = tf.shape(memory["attention_bias"])[0]
-        # No static shape: a loop wants it to be the same in all rounds.
-        nothing = batch - batch
+        # A zero that is not static: the static shapes of a loop's variables
+        # must not change.
+        length = batch - batch
         heads = self.config.num_heads
 
-        def none(width):
-            shape = tf.stack([batch, heads, nothing, width])
+        def empty_heads(width):
+            shape = tf.stack([batch, heads, length, width])
             empty = tf.zeros(shape, self._dtype())
             return tf.ensure_shape(empty, [None, heads, None, width])
 
         return {
             "heads": [
-                (none(self.key_dim), none(self.value_dim))
+                (empty_heads(self.key_dim), empty_heads(self.value_dim))
                 for _ in self.weights["decoder"]
             ],
-            # Which of the K each beam's ancestor was at each step.
-            "ancestors": tf.zeros(tf.stack([batch, beams, nothing]), tf.int32),
+            # For each beam, the number of its ancestor at each step.
+            "ancestors": tf.zeros(tf.stack([batch, beams, length]), tf.int32),
             "memory": memory,
         }
 
-    def step(self, tokens, cache, index):
-        """One step of the decoder.
+    def step(
+        self, tokens: tf.Tensor, cache: dict[str, Any], index: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, Any]]:
+        """Runs one step of the decoder.
 
         Args:
             tokens: ids `(B, K)` at position `index`.
-            cache: from `empty_cache`, or the step before.
+            cache: from `empty_cache` or the previous step.
             index: scalar, the position.
 
         Returns:
@@ -99,7 +119,7 @@ class InferenceModel:
         x = self._embedded(tokens, self.weights["target"], index[None])
         own = tf.broadcast_to(tf.range(beams)[:, None], [batch, beams, 1])
         ancestors = tf.concat([cache["ancestors"], own], axis=2)
-        attention_bias = tf.one_hot(ancestors, beams, 0.0, FAR)
+        attention_bias = tf.one_hot(ancestors, beams, 0.0, MASKED_SCORE)
         attention_bias = tf.reshape(
             attention_bias, [batch, 1, beams, -1]
         )  # [B, 1, K, (T + 1)·K]
@@ -109,8 +129,10 @@ class InferenceModel:
         logits = tf.cast(linear(x, self.weights["projection"]), tf.float32)
         return logits, {**cache, "heads": heads, "ancestors": ancestors}
 
-    def read(self, target, memory):
-        """The decoder over a target that is known.
+    def read(
+        self, target: tf.Tensor, memory: dict[str, Any]
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Runs the decoder over a known target.
 
         Args:
             target: ids `(B, T)`, each row with its end token, padded with 0.
@@ -122,13 +144,12 @@ class InferenceModel:
         """
         batch, length = tf.unstack(tf.shape(target))
         before = tf.concat([tf.fill([batch, 1], START), target[:, :-1]], axis=1)
-        places = tf.range(length)
-        x = self._embedded(before, self.weights["target"], places)
-        attention_bias = tf.where(places[:, None] < places, FAR, 0.0)[
-            None, None
-        ]
+        positions = tf.range(length)
+        x = self._embedded(before, self.weights["target"], positions)
+        is_later = positions[:, None] < positions
+        attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
         x, _, attention = self._decode(x, memory, attention_bias)
-        # Without the bias: here no id is barred.
+        # Without the bias, since no id is barred here.
         kernel = self.weights["projection"]["kernel"]
         logits = _product(x, kernel)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -138,18 +159,21 @@ class InferenceModel:
         return -tf.reshape(loss, [batch, length]) * real, attention
 
     @staticmethod
-    def reorder(cache, beams):
-        """The cache when beams `(B, K)` go on: only ancestors change."""
+    def reorder(cache: dict[str, Any], beams: tf.Tensor) -> dict[str, Any]:
+        """Returns the cache of beams that continue beams `(B, K)`.
+
+        Only the ancestors change.
+        """
         ancestors = tf.gather(cache["ancestors"], beams, batch_dims=1)
         return {**cache, "ancestors": ancestors}
 
     @staticmethod
-    def keep(cache, sentences):
-        """The cache of these sentences `(n,)` alone."""
+    def keep(cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
+        """Returns the cache of some sentences `(n,)` only."""
         return tf.nest.map_structure(lambda x: tf.gather(x, sentences), cache)
 
     def _embedded(self, ids, embedding, positions):
-        """Ids `(B, n)` at these positions: `(B·n, D)`."""
+        """Embeds ids `(B, n)` at positions `(n,)`, as `(B·n, D)`."""
         x = tf.gather(embedding["table"], ids)
         if self.config.positions == "learned":
             x += tf.gather(embedding["positions"], positions)
@@ -158,36 +182,41 @@ class InferenceModel:
         return tf.reshape(x, [-1, self.config.d_model])
 
     def _decode(self, x, memory, attention_bias, cache=None):
-        """The decoder's layers on n rows of a sentence, `(B·n, D)`.
+        """Applies the decoder's layers to n rows of each sentence.
 
         Args:
+            x: `(B·n, D)`.
+            memory: from `encode`.
             attention_bias: `(B, 1, n, T)`, added to the scores of
                 self-attention.
-            cache: keys and values of what came before, by layer.
+            cache: keys and values of earlier positions for each layer, or
+                `None`.
 
         Returns:
-            `(B·n, D)`, keys and values now, and the attention to the memory.
+            `(B·n, D)`, the new keys and values of each layer, and the
+            attention of each layer to the memory.
         """
         batch = tf.shape(memory["attention_bias"])[0]
         heads, attention = [], []
         for i, layer in enumerate(self.weights["decoder"]):
 
             def attend(h, i=i, layer=layer):
-                queries, *new = self._project(h, layer["self"], batch, 1)
+                queries, keys, values = self._project(
+                    h, layer["self"], batch, 1
+                )
                 if cache is not None:
-                    new = [
-                        tf.concat(pair, axis=2)
-                        for pair in zip(cache[i], new, strict=True)
-                    ]
-                heads.append(tuple(new))
-                return self._attend(queries, *new, attention_bias)[0]
+                    keys = tf.concat([cache[i][0], keys], axis=2)
+                    values = tf.concat([cache[i][1], values], axis=2)
+                heads.append((keys, values))
+                return self._attend(queries, keys, values, attention_bias)[0]
 
             def attend_to_memory(h, i=i, layer=layer):
                 queries = self._split_heads(
                     linear(h, layer["query"]), batch, self.key_dim
                 )
+                keys, values = memory["heads"][i]
                 x, weights = self._attend(
-                    queries, *memory["heads"][i], memory["attention_bias"]
+                    queries, keys, values, memory["attention_bias"]
                 )
                 attention.append(weights)
                 return x
@@ -204,9 +233,9 @@ class InferenceModel:
     def _dtype(self):
         return self.weights["projection"]["kernel"].dtype
 
-    def _project(self, x, weights, batch, queries):
-        """Queries (as many groups as told), keys and values, by head."""
-        widths = [self.key_dim] * (queries + 1) + [self.value_dim]
+    def _project(self, x, weights, batch, num_queries):
+        """Projects to queries (0 or 1 tensor), keys and values, by head."""
+        widths = [self.key_dim] * (num_queries + 1) + [self.value_dim]
         x = linear(x, weights)
         if self.key_dim == self.value_dim:  # all heads at once
             x = self._split_heads(x, batch, self.key_dim)
@@ -219,16 +248,20 @@ class InferenceModel:
         )
 
     def _split_heads(self, x, batch, width):
-        """`(B·n, G·K)`, of G heads, to `(B, G, n, K)`."""
+        """Reshapes `(B·n, G·K)`, of G heads, to `(B, G, n, K)`."""
         x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
         return _swap_axes(x)
 
     def _attend(self, queries, keys, values, attention_bias):
-        """Equation 1: heads side by side, `(B·n, H·K)`, and the weights.
+        """Computes equation 1 of the paper.
 
         Args:
-            queries: `(B, H, n, K)`; keys, values `(B, H, T, K)`.
+            queries: `(B, H, n, K)`.
+            keys, values: `(B, H, T, K)`.
             attention_bias: float32, added to the scores `(B, H, n, T)`.
+
+        Returns:
+            The heads side by side, `(B·n, H·K)`, and the weights.
         """
         arguments = queries, keys, values, attention_bias
         # In 64 bits, since there may be 2³¹ multiplications and more.
@@ -272,8 +305,12 @@ class InferenceModel:
         return x * scale * norm["gamma"] + norm["beta"]
 
 
-def linear(x, weights):
-    """Rows `(n, D_in)` through a layer of `inference_weights`: `(n, D_out)`."""
+def linear(x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Applies a layer of `inference_weights` to rows `(n, D_in)`.
+
+    Returns:
+        Rows `(n, D_out)`.
+    """
     x = _product(x, weights["kernel"])
     return tf.nn.bias_add(x, weights["bias"]) if "bias" in weights else x
 
@@ -283,16 +320,16 @@ def _product(x, kernel):
 
 
 def _swap_axes(x):
-    """Swaps axes 1 and 2. It does so on integers, because oneDNN hands the
-    transposition of floats to another thread: ten times the cost for a few."""
-    kind = tf.int32 if x.dtype == tf.float32 else tf.int16
-    return tf.bitcast(tf.transpose(tf.bitcast(x, kind), [0, 2, 1, 3]), x.dtype)
+    """Swaps axes 1 and 2, as integers: oneDNN transposes floats in another
+    thread, which takes ten times as long for few numbers."""
+    dtype = tf.int32 if x.dtype == tf.float32 else tf.int16
+    return tf.bitcast(tf.transpose(tf.bitcast(x, dtype), [0, 2, 1, 3]), x.dtype)
 
 
 def _attend_small(queries, keys, values, attention_bias):
-    """Computes attention by TensorFlow's own kernels, in one thread. Where
-    oneDNN is on, its kernels take several times as long for so few numbers;
-    it leaves `BatchMatMulV3` alone."""
+    """Computes attention with TensorFlow's own kernels, in one thread. The
+    kernels of oneDNN take several times as long for so few numbers, but it has
+    none for `BatchMatMulV3`."""
     scores = tf.raw_ops.BatchMatMulV3(
         x=queries, y=keys, adj_y=True, Tout=keys.dtype
     )
@@ -306,7 +343,7 @@ def _attend_small(queries, keys, values, attention_bias):
 
 
 def _attend_large(queries, keys, values, attention_bias):
-    """Computes attention by the kernels that TensorFlow chooses."""
+    """Computes attention with the kernels that TensorFlow chooses."""
     scores = tf.matmul(queries, keys, transpose_b=True)
     weights = tf.nn.softmax(tf.cast(scores, tf.float32) + attention_bias)
     return tf.matmul(tf.cast(weights, values.dtype), values), weights

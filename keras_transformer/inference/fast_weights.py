@@ -1,24 +1,30 @@
-"""A trained model's weights, laid out for translating.
+"""Weights of a trained model, rearranged for fast translation.
 
-Queries, keys and values are one product, the table of the projection lies
-transposed, √d_k and √d_model are part of the weights, and everything is cast
-once. Every matrix is a plain `(D_in, D_out)`: other layouts are faster with one
-processor's library and up to ten times as slow with another's.
+One matrix projects queries, keys and values; the matrix of the logits is stored
+transposed; √d_k and √d_model are multiplied into the weights; and everything
+is cast once. Every matrix has the plain shape `(D_in, D_out)`: other layouts
+are faster with one processor's library and up to ten times as slow with
+another's.
 """
 
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
+from keras_transformer.model import Transformer
 
-def inference_weights(model, dtype="float32", barred=()) -> dict:
-    """The weights of a `Transformer` as `InferenceModel` wants them.
+
+def inference_weights(
+    model: Transformer, dtype: str = "float32", barred: Sequence[int] = ()
+) -> dict:
+    """Returns the weights of a `Transformer` as `InferenceModel` needs them.
 
     Args:
-        model: a `Transformer`.
-        dtype: of the matrices: "float32" or "bfloat16". Sums, norms and
-            softmax are float32 always.
-        barred: ids that are never to be generated.
+        model: the trained model.
+        dtype: dtype of the matrices, "float32" (default) or "bfloat16". Sums,
+            norms and softmax are always float32.
+        barred: ids that must not be generated. Defaults to none.
 
     Returns:
         Nested dictionaries of tensors.
@@ -29,7 +35,7 @@ def inference_weights(model, dtype="float32", barred=()) -> dict:
         return tf.cast(tf.convert_to_tensor(variable), tf.float32)
 
     def linear(*layers, scales=None):
-        """Several layers side by side."""
+        """Concatenates the outputs of several layers in one layer."""
         scales = scales or [1.0] * len(layers)
         pairs = list(zip(layers, scales, strict=True))
         kernel = tf.concat([array(x.kernel) * s for x, s in pairs], axis=1)

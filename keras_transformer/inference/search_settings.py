@@ -1,4 +1,7 @@
-"""Settings of the search of a translator; importing it imports nothing else."""
+"""Settings of the search of a translator.
+
+Importing this module imports neither Keras nor TensorFlow.
+"""
 
 import dataclasses
 
@@ -7,23 +10,28 @@ from keras_transformer.config import option_field
 
 @dataclasses.dataclass(frozen=True)
 class SearchSettings:
-    """Describes how translations are searched for: section 6.1, "beam size of
-    4 and length penalty α = 0.6 […] maximum output length during inference to
-    input length + 50".
+    """Describes how a translation is searched.
+
+    The defaults are those of section 6.1: "beam size of 4 and length penalty
+    α = 0.6 […] maximum output length during inference to input length + 50".
 
     Args:
-        beam_size: hypotheses to keep.
-        alpha: exponent of the length penalty.
-        extra_length: how many word pieces more than its source a translation
-            may have.
-        max_source_length: word pieces after which a source is cut.
-        max_beam_size: largest beam size that callers may ask for.
+        beam_size: number of hypotheses to keep. Defaults to 4.
+        alpha: exponent of the length penalty. Defaults to 0.6.
+        extra_length: number of word pieces by which a translation may be longer
+            than its source. Defaults to 50.
+        max_source_length: maximum number of word pieces of a source; a longer
+            source is cut. Defaults to 512.
+        max_beam_size: largest beam size that callers may request. Defaults to
+            32.
 
     Raises:
         ValueError: if a value is out of range.
     """
 
-    beam_size: int = option_field(4, "hypotheses to keep, section 6.1")
+    beam_size: int = option_field(
+        4, "number of hypotheses to keep, section 6.1"
+    )
     alpha: float = option_field(
         0.6, "exponent of the length penalty", metavar="ALPHA"
     )
@@ -31,7 +39,7 @@ class SearchSettings:
     max_source_length: int = 512
     max_beam_size: int = 32
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, least in (
             ("beam_size", 1),
             ("alpha", 0),

@@ -1,26 +1,37 @@
-"""Lines of text, any number of them, through a function of batches."""
+"""Translation of any number of lines in batches."""
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 
 
-def translate_lines(translate, lines, batch_size=64, progress=None, workers=1):
-    """Translates any number of lines, shortest together, in their order.
+def translate_lines(
+    translate: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    lines: Sequence[str | bytes],
+    batch_size: int = 64,
+    progress: Callable[[int], None] | None = None,
+    workers: int = 1,
+) -> list[str]:
+    """Translates any number of lines.
+
+    Lines of similar length are in the same batch.
 
     Args:
-        translate: takes strings `(B,)` and gives `translation` `(B,)`.
-        lines: a list of strings.
-        batch_size: lines at a time.
-        progress: called with the number of lines done so far, or `None`.
-        workers: threads that call `translate`, each with its share of the
+        translate: function of strings `(B,)` that returns a dictionary with
+            `translation` `(B,)`, such as `Translator.translate`.
+        lines: the strings to translate; bytes are taken as UTF-8.
+        batch_size: number of lines to translate at a time. Defaults to 64.
+        progress: function that is called with the number of lines translated
+            so far, or `None`.
+        workers: number of threads that call `translate`. They share the
             `batch_size` lines. Defaults to 1.
 
     Returns:
-        A list of as many strings.
+        The translations, in the order of the lines.
 
     Raises:
-        ValueError: if `batch_size` or `workers` < 1.
+        ValueError: if `batch_size` or `workers` is less than 1.
     """
     for name, value in (("batch_size", batch_size), ("workers", workers)):
         if value < 1:
@@ -38,12 +49,12 @@ def translate_lines(translate, lines, batch_size=64, progress=None, workers=1):
     results = [""] * len(lines)
     done = 0
     with ThreadPoolExecutor(workers) as pool:
-        # One alone stays in the thread of the caller.
-        each = pool.map if workers > 1 else map
-        for batch, found in zip(
-            batches, each(translated, batches), strict=True
+        # A single worker runs in the thread of the caller.
+        map_batches = pool.map if workers > 1 else map
+        for batch, translations in zip(
+            batches, map_batches(translated, batches), strict=True
         ):
-            for i, line in zip(batch, found, strict=True):
+            for i, line in zip(batch, translations, strict=True):
                 results[i] = line.decode()
             done += len(batch)
             if progress is not None:

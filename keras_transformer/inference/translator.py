@@ -1,47 +1,52 @@
-"""Text in, text out: tokenizer, model and beam search in one graph.
+"""Translation of text: tokenizer, model and beam search in one graph.
 
 Shapes: B batch, K beam size, S source length, T target length.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.model import Transformer
 from keras_transformer.search.beam_search import beam_search
 
-# Unicode's separators, the control characters that are space, and the mark that
-# SentencePiece writes for a space.
+# Matches Unicode's separators, control characters that are white space, and the
+# mark that SentencePiece writes for a space.
 BLANK = r"[\pZ\x09-\x0d\x{85}\x{2581}]*"
 
 
 class Translator:
-    """Translates strings by a trained `Transformer`.
+    """Translates strings with a trained `Transformer`.
 
-    Every input has an output in its place: an empty string, or one of spaces
-    alone, gives an empty string and score 0 without a search; a source of more
-    than `max_source_length` word pieces is cut there, and `truncated` says so.
-    Output is valid UTF-8 whatever the input is.
+    There is one output for each input. An empty string, or one of white space
+    only, gives an empty string and score 0 without a search. A source of more
+    than `max_source_length` word pieces is cut, and `truncated` is True. The
+    output is always valid UTF-8.
 
     Args:
         model: a `Transformer`.
-        source_tokenizer, target_tokenizer: `Tokenizer`s, the same one for a
-            shared vocabulary.
-        settings: `SearchSettings`.
-        weights: `inference_weights` to use instead of the model's own.
+        source_tokenizer, target_tokenizer: a `Tokenizer` each, the same one for
+            a shared vocabulary.
+        settings: settings of the search. Defaults to `SearchSettings()`.
+        weights: `inference_weights` to use instead of the model's weights.
 
     Raises:
-        ValueError: if a vocabulary has not the size that the model has.
+        ValueError: if the vocabularies of a tokenizer and of the model differ
+            in size.
     """
 
     def __init__(
         self,
-        model,
-        source_tokenizer,
-        target_tokenizer,
-        settings=None,
-        weights=None,
+        model: Transformer,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        settings: SearchSettings | None = None,
+        weights: dict[str, Any] | None = None,
     ):
         config = model.config
         sizes = (
@@ -66,17 +71,21 @@ class Translator:
         self.settings = settings or SearchSettings()
         self.weights = weights
 
-    def fixed(self, dtype="float32") -> "Translator":
-        """The same with variables of its own, laid out once and for all."""
+    def fixed(self, dtype: str = "float32") -> "Translator":
+        """Returns a translator with `inference_weights` as its own variables.
+
+        Args:
+            dtype: dtype of the matrices. Defaults to "float32".
+        """
         return Translator(
             self.model,
             self.source_tokenizer,
             self.target_tokenizer,
             self.settings,
-            tf.nest.map_structure(tf.Variable, self._laid_out(dtype)),
+            tf.nest.map_structure(tf.Variable, self._weights(dtype)),
         )
 
-    def compiled(self):
+    def compiled(self) -> tf.types.experimental.PolymorphicFunction:
         """Returns `translate` as one traced TensorFlow function."""
         return tf.function(
             self.translate,
@@ -84,16 +93,17 @@ class Translator:
             autograph=False,
         )
 
-    def translate(self, text):
-        """The best translation of each string.
+    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the best translation of each string.
 
         Args:
             text: strings `(B,)`; B may be 0.
 
         Returns:
-            `translation`, strings `(B,)`, `score`, float32 `(B,)`: the
-            log-probability of the translation divided by its length penalty,
-            and `truncated`, bool `(B,)`: whether the source was too long.
+            A dictionary of `translation`, strings `(B,)`; `score`, float32
+            `(B,)`, the log-probability of the translation divided by its
+            length penalty; and `truncated`, bool `(B,)`, whether the source
+            was too long.
         """
         settings = self.settings
         best = self.n_best(text, settings.beam_size, settings.alpha)
@@ -101,20 +111,30 @@ class Translator:
             best[name] = best[name][:, 0]
         return best
 
-    def n_best(self, text, beam_size, alpha, max_length=None):
-        """All K hypotheses of each string, best first.
+    def n_best(
+        self,
+        text: tf.Tensor,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+        max_length: int | tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Returns all K hypotheses of each string, best first.
 
         Args:
             text: strings `(B,)`; B may be 0.
             beam_size: K, an integer or scalar tensor.
-            alpha: of the length penalty, a number or scalar tensor.
-            max_length: the most pieces of a translation, end token included,
-                an integer or scalar tensor. Without it the settings'
-                `extra_length` alone limits it, as in any case.
+            alpha: α of the length penalty, a number or scalar tensor.
+            max_length: maximum number of pieces of a translation, end token
+                included, an integer or scalar tensor. By default only the
+                settings' `extra_length`, which always holds, limits it.
 
         Returns:
-            `translation`, strings `(B, K)`, `score`, float32 `(B, K)`, and
-            `truncated`, bool `(B,)`.
+            A dictionary of `translation`, strings `(B, K)`; `score`, float32
+            `(B, K)`; and `truncated`, bool `(B,)`.
+
+        Raises:
+            ValueError: if an argument is out of range. If it is a tensor, the
+                graph raises a `tf.errors.InvalidArgumentError`.
         """
         if max_length is None:
             max_length = self.max_length
@@ -123,9 +143,9 @@ class Translator:
         )
         text = tf.ensure_shape(text, [None])
         pieces, truncated = self._source(text)
-        full = ~self._blank(text, pieces)
-        rows = tf.where(full)  # [n, 1]
-        pieces = _one_at_least(tf.ragged.boolean_mask(pieces, full))
+        is_full = ~self._is_blank(text, pieces)
+        rows = tf.where(is_full)  # [n, 1]
+        pieces = _at_least_one_row(tf.ragged.boolean_mask(pieces, is_full))
         ids, scores = self._search(
             pieces.to_tensor(PAD), beam_size, alpha, max_length
         )
@@ -148,8 +168,8 @@ class Translator:
         }
 
     def _checked(self, beam_size, alpha, max_length):
-        """The same, if they can be asked for; tensors once the graph has
-        checked them, so that nothing is allocated before."""
+        """Checks the arguments and returns them. Tensors depend on the checks
+        in the graph, so that nothing is allocated before."""
         checks, values = [], [beam_size, alpha, max_length]
         names = ("beam_size", "alpha", "max_length")
         lows = (1, 0.0, 1)
@@ -166,16 +186,19 @@ class Translator:
         with tf.control_dependencies(checks):
             return [tf.identity(x) if tf.is_tensor(x) else x for x in values]
 
-    def score(self, text, translation):
-        """How probable the model finds given translations.
+    def score(
+        self, text: tf.Tensor, translation: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns the log-probabilities of given translations.
 
         Args:
             text, translation: strings `(B,)`.
 
         Returns:
-            `score`, float32 `(B,)`: the log-probability of the translation,
-            `pieces`, int32 `(B,)`: of how many, end token included, it is the
-            sum, and `truncated`, bool `(B,)`: whether either was too long.
+            A dictionary of `score`, float32 `(B,)`, the log-probability of the
+            translation; `pieces`, int32 `(B,)`, the number of its word pieces,
+            end token included; and `truncated`, bool `(B,)`, whether the text
+            or the translation was too long.
         """
         source, truncated = self._source(tf.ensure_shape(text, [None]))
         translation = tf.ensure_shape(translation, [None])
@@ -184,39 +207,39 @@ class Translator:
             tf.size(translation),
             "`text` and `translation` must have the same number of strings.",
         )
-        target, also = self.target_tokenizer.encode_at_most(
+        target, is_target_cut = self.target_tokenizer.encode_at_most(
             translation, self.max_length - 1
         )
         model = self._model()
         log_probs, _ = model.read(
-            _one_at_least(target).to_tensor(PAD),
-            model.encode(_one_at_least(source).to_tensor(PAD)),
+            _at_least_one_row(target).to_tensor(PAD),
+            model.encode(_at_least_one_row(source).to_tensor(PAD)),
         )
         count = tf.shape(text)[0]
         return {
             "score": tf.reduce_sum(log_probs, axis=1)[:count],
             "pieces": tf.cast(target.row_lengths(), tf.int32),
-            "truncated": truncated | also,
+            "truncated": truncated | is_target_cut,
         }
 
-    def explain(self, text):
-        """The best translations, and what the decoder attended to.
+    def explain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the best translations and the attention of the decoder.
 
         Args:
             text: strings `(B,)`.
 
         Returns:
-            `translation`, `score` and `truncated` as `translate` gives them,
-            `source_pieces` `(B, S)` and `target_pieces` `(B, T)`, strings that
-            are empty at padding, and `attention`, float32 `(B, N, H, T, S)`:
-            of each of N layers and H heads, the weights from each target piece
-            to the source, which add up to 1. A blank string has no pieces:
-            empty strings, and no attention: zeros.
+            A dictionary of `translation`, `score` and `truncated` as returned
+            by `translate`; `source_pieces` `(B, S)` and `target_pieces`
+            `(B, T)`, strings that are empty at padding; and `attention`,
+            float32 `(B, N, H, T, S)`, for each of N layers and H heads the
+            weights of each target piece on the source pieces, which add up to
+            1. For a blank string the pieces are empty and the weights 0.
         """
         settings = self.settings
         source, truncated = self._source(tf.ensure_shape(text, [None]))
-        blank = self._blank(text, source)
-        source = _one_at_least(source).to_tensor(PAD)
+        blank = self._is_blank(text, source)
+        source = _at_least_one_row(source).to_tensor(PAD)
         ids, scores = self._search(
             source, settings.beam_size, settings.alpha, self.max_length
         )
@@ -256,35 +279,38 @@ class Translator:
         return self.source_tokenizer.encode_at_most(text, self.max_pieces)
 
     @staticmethod
-    def _blank(text, pieces):
-        """Without anything to translate: at most the end token."""
+    def _is_blank(text, pieces):
+        """Returns which texts have no word piece but the end token."""
         blank = tf.strings.regex_full_match(text, BLANK)
         return blank | (pieces.row_lengths() <= 1)
 
     def _model(self):
-        weights = self.weights or self._laid_out()
+        weights = self.weights or self._weights()
         return InferenceModel(self.model.config, weights)
 
     @property
     def max_pieces(self) -> int:
-        """Where a sentence is cut; learned positions leave room for the end
-        token."""
-        config, longest = self.model.config, self.settings.max_source_length
-        if config.positions == "learned":
-            longest = min(longest, config.max_length - 1)
-        return longest
+        """Returns the maximum number of pieces of a source, without end token.
+
+        Learned positions include one for the end token.
+        """
+        return self._at_most_positions(self.settings.max_source_length + 1) - 1
 
     @property
     def max_length(self) -> int:
-        """The most pieces that a translation can have, end token included."""
-        config = self.model.config
+        """Returns the maximum length of a translation, end token included."""
         longest = self.max_pieces + 1 + self.settings.extra_length
+        return self._at_most_positions(longest)
+
+    def _at_most_positions(self, length):
+        """Returns the length, or the number of learned positions if smaller."""
+        config = self.model.config
         if config.positions == "learned":
-            longest = min(longest, config.max_length)
-        return longest
+            return min(length, config.max_length)
+        return length
 
     def _search(self, source, beam_size, alpha, max_length):
-        """Source ids `(B, S)` to target ids `(B, K, T)` and scores."""
+        """Returns target ids `(B, K, T)` and scores for ids `(B, S)`."""
         model = self._model()
         lengths = tf.math.count_nonzero(source, axis=1, dtype=tf.int32)
         limits = tf.minimum(lengths + self.settings.extra_length, max_length)
@@ -305,13 +331,14 @@ class Translator:
             keep=model.keep,
         )
 
-    def _laid_out(self, dtype="float32"):
-        # Not to be generated: they have no text, or break the line.
+    def _weights(self, dtype="float32"):
+        # These pieces must not be generated: they have no text, or they would
+        # break the line.
         barred = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
         return inference_weights(self.model, dtype, barred)
 
 
-def _one_at_least(pieces):
-    """With nothing to translate one blank row keeps the shapes whole."""
-    none = tf.cast(tf.equal(pieces.nrows(), 0), tf.int32)
-    return tf.concat([pieces, tf.fill([none, 1], END)], axis=0)
+def _at_least_one_row(pieces):
+    """Adds a placeholder row to an empty batch."""
+    missing = tf.cast(tf.equal(pieces.nrows(), 0), tf.int32)
+    return tf.concat([pieces, tf.fill([missing, 1], END)], axis=0)

@@ -1,10 +1,10 @@
-"""The one operation of a search that is written for a backend."""
+"""Indexing by row, with a faster implementation on TensorFlow."""
 
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 
-def batched_take(values, indices):
+def batched_take(values: KerasTensor, indices: KerasTensor) -> KerasTensor:
     """Takes elements of each row by the row's own indices.
 
     Args:
@@ -12,11 +12,11 @@ def batched_take(values, indices):
         indices: integers `(B, m)` in [0, n).
 
     Returns:
-        `(B, m, …)`, of the dtype of the values.
+        `(B, m, …)`, in the dtype of `values`.
     """
     if keras.backend.backend() == "tensorflow":
-        # One operation. `take_along_axis` is 25 there, and they were a third
-        # of all in a step of a small model.
+        # One operation. `take_along_axis` is 25 operations on TensorFlow, a
+        # third of all operations in a step of a small model.
         import tensorflow as tf
 
         return tf.gather(values, indices, batch_dims=1)

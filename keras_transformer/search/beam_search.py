@@ -1,14 +1,14 @@
 """Beam search over any step function: section 6.1.
 
-Shapes: B batch, K beam size, N = B·K rows, L length limit, V vocabulary. What a
-step function is, `sampling` says.
+Shapes: B batch, K beam size, N = B·K rows, L length limit, V vocabulary. Step
+functions are described in `sampling`.
 """
 
 import dataclasses
 from collections.abc import Callable
 
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 from keras_transformer.config import END, PAD, START
 from keras_transformer.search.batched_take import batched_take
@@ -19,25 +19,29 @@ from keras_transformer.search.next_token import (
     at_most,
     most_probable,
 )
-from keras_transformer.search.sampling import greedy_search
+from keras_transformer.search.sampling import (
+    Cache,
+    StepFunction,
+    greedy_search,
+)
 
 
 def beam_search(
-    step_fn,
-    cache,
-    limits,
-    beam_size=4,
-    alpha=0.6,
-    start_id=START,
-    end_id=END,
-    reorder=None,
-    minima=None,
-    prefix=None,
-    keep=None,
-):
+    step_fn: StepFunction,
+    cache: Cache,
+    limits: KerasTensor,
+    beam_size: int | KerasTensor = 4,
+    alpha: float | KerasTensor = 0.6,
+    start_id: int = START,
+    end_id: int = END,
+    reorder: Callable[[Cache, KerasTensor], Cache] | None = None,
+    minima: KerasTensor | None = None,
+    prefix: KerasTensor | None = None,
+    keep: Callable[[Cache, KerasTensor], Cache] | None = None,
+) -> tuple[KerasTensor, KerasTensor]:
     """Finds probable sequences by beam search: section 6.1.
 
-    Keeps the `beam_size` most probable prefixes at each step.
+    The search keeps the `beam_size` most probable prefixes at each step.
 
     Example:
 
@@ -51,37 +55,40 @@ def beam_search(
     [4 3 0 0 0]
 
     A hypothesis is finished when its end token is among the K best
-    continuations; it is scored log P / `length_penalty` and kept if it is
-    among the K best finished so far. A sentence stops when its most probable
-    prefix, divided by the largest penalty it could reach, cannot beat the
-    worst kept hypothesis, or with K = 1, which is greedy search, at its first
-    end token. It is frozen then, so what it returns does not depend on the
-    sentences beside it. At the limit only the end token is allowed, so every
-    hypothesis is finished.
+    continuations. Its score is log P / `length_penalty`, and it is kept if it
+    is among the K best finished so far. A sentence stops when its most
+    probable prefix, divided by the largest penalty it could reach, cannot beat
+    the worst kept hypothesis. With K = 1, which is greedy search, it stops at
+    its first end token. A stopped sentence does not change any more, so its
+    result does not depend on the other sentences of the batch. At the limit
+    only the end token is allowed, so every hypothesis is finished.
 
     Args:
-        step_fn: the step function, for N = B·K rows.
-        cache: its first cache.
-        limits: integers `(B,)`, the most tokens for each sentence, end token
-            included. At least 1.
-        beam_size: K, an integer; in a TensorFlow graph also a tensor.
+        step_fn: step function `(tokens, cache, step) -> (logits, cache)`.
+            Tokens are int32 `(N,)`, the step is a scalar, logits are `(N, V)`.
+        cache: initial cache, a nested structure of tensors `(N, …)`.
+        limits: integers `(B,)`, the maximum number of tokens of each sentence,
+            end token included. At least 1.
+        beam_size: K, an integer; in a TensorFlow graph also a tensor. Defaults
+            to 4.
         alpha: α ≥ 0 of the length penalty. Defaults to 0.6.
-        start_id, end_id: default to the package's.
-        reorder: a function of the cache and of integers `(B, K)`, the beam
-            that each new one goes on from, that gives the cache of the new
-            ones. Defaults to taking rows of every tensor.
-        minima: integers `(B,)`, the fewest tokens, end token included, or
-            `None`. Where a limit is smaller, it counts.
+        start_id: the start token. Defaults to the package's.
+        end_id: the end token. Defaults to the package's.
+        reorder: function `(cache, beams) -> cache` that selects beams. `beams`
+            are integers `(B, K)`: for each new beam, the beam that it
+            continues. Defaults to taking rows of every tensor.
+        minima: integers `(B,)`, the minimum number of tokens of each sentence,
+            end token included, or `None`. A smaller limit takes precedence.
         prefix: integers `(B, P)`, the tokens that every hypothesis of a
-            sentence begins with, -1 where it is free, or `None`.
-        keep: a function of the cache and of integers `(n,)`, the sentences
-            that go on, that gives the cache of these alone. With it finished
-            sentences leave the batch, and step functions get fewer rows. For
-            TensorFlow alone, in a graph whose B is not static.
+            sentence begins with, -1 where any token is allowed, or `None`.
+        keep: function `(cache, sentences) -> cache` that selects sentences,
+            integers `(n,)`. With it, finished sentences leave the batch, and
+            step functions get fewer rows. It works on TensorFlow only, in a
+            graph whose B is not static.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and
-        float32 scores `(B, K)`. Where fewer than K hypotheses exist the rest
+        float32 scores `(B, K)`. Where fewer than K hypotheses exist, the rest
         are padding with score -inf.
 
     Raises:
@@ -100,7 +107,7 @@ def beam_search(
         sequences, scores = greedy_search(
             step_fn, cache, limits, start_id, end_id, minima, prefix
         )
-        # Every row ends, at its limit by force.
+        # Every row has an end token, at its limit at the latest.
         lengths = ops.argmax(ops.equal(sequences, end_id), axis=-1) + 1
         scores = scores / length_penalty(lengths, alpha)
         return sequences[:, None], scores[:, None]
@@ -109,7 +116,7 @@ def beam_search(
         step_fn, reorder or _reordered, beam_size, alpha, constraints
     )
     batch = ops.shape(constraints.limits)[0]
-    nothing = ops.full((batch, beam_size), MINUS_INFINITY, dtype="float32")
+    no_scores = ops.full((batch, beam_size), MINUS_INFINITY, dtype="float32")
     hypotheses = ops.full(
         (batch, beam_size, constraints.longest), PAD, dtype="int32"
     )
@@ -118,26 +125,27 @@ def beam_search(
         ops.cast(0, "int32"),
         ops.full((batch, beam_size), start_id, dtype="int32"),
         hypotheses,
-        ops.where(first_only, nothing, 0.0),
+        ops.where(first_only, no_scores, 0.0),
         hypotheses,
-        nothing,
+        no_scores,
         cache,
     )
     if keep is None:
         *_, done, scores, _ = search.steps(state, until=0)
         return done, scores
 
-    # What has ended leaves the batch; all that was found is kept beside it.
+    # Finished sentences leave the batch. `all_done` and `all_scores` keep the
+    # results of all sentences.
     def until_a_quarter_ended(rows, all_done, all_scores, *state):
-        here = dataclasses.replace(
+        rows_search = dataclasses.replace(
             search, constraints=constraints.of_rows(rows)
         )
-        state = here.steps(state, until=ops.size(rows) * 3 // 4)
+        state = rows_search.steps(state, until=ops.size(rows) * 3 // 4)
         index, *parts, cache = state
         _, _, log_probs, done, scores = parts
         all_done = ops.scatter_update(all_done, rows[:, None], done)
         all_scores = ops.scatter_update(all_scores, rows[:, None], scores)
-        unfinished = ops.nonzero(here.unfinished(log_probs, scores))[0]
+        unfinished = ops.nonzero(rows_search.unfinished(log_probs, scores))[0]
         unfinished = ops.cast(unfinished, "int32")
         rows, *parts = (ops.take(x, unfinished, axis=0) for x in (rows, *parts))
         return (
@@ -155,23 +163,23 @@ def beam_search(
     _, done, scores, *_ = ops.while_loop(
         some_are_left,
         until_a_quarter_ended,
-        (ops.arange(batch, dtype="int32"), hypotheses, nothing, *state),
+        (ops.arange(batch, dtype="int32"), hypotheses, no_scores, *state),
     )
     return done, scores
 
 
 @dataclasses.dataclass(frozen=True)
 class _Search:
-    """A beam search of the sentences that `constraints` are for."""
+    """Runs the steps of a beam search for the sentences of `constraints`."""
 
-    step_fn: Callable
-    reorder: Callable
-    beam_size: int
-    alpha: float
+    step_fn: StepFunction
+    reorder: Callable[[Cache, KerasTensor], Cache]
+    beam_size: int | KerasTensor
+    alpha: float | KerasTensor
     constraints: Constraints
 
     def unfinished(self, log_probs, scores):
-        """Which sentences go on, `(B,)`: those that can still improve."""
+        """Returns booleans `(B,)`, True for sentences that can improve."""
         best = ops.max(log_probs, axis=-1, initial=MINUS_INFINITY)
         worst = ops.min(scores, axis=-1, initial=-MINUS_INFINITY)
         largest_penalty = length_penalty(self.constraints.limits, self.alpha)
@@ -179,7 +187,11 @@ class _Search:
         return is_open & (best / largest_penalty > worst)
 
     def steps(self, state, until):
-        """The state when at most `until` sentences go on."""
+        """Runs steps until at most `until` sentences are unfinished.
+
+        Returns:
+            The new state, a tuple like `state`.
+        """
         constraints, beam_size = self.constraints, self.beam_size
         batch = ops.shape(constraints.limits)[0]
         positions = ops.arange(constraints.longest, dtype="int32")
@@ -195,7 +207,8 @@ class _Search:
             logits, cache = self.step_fn(
                 ops.reshape(tokens, (-1,)), cache, index
             )
-            # 2K are enough, of a beam and in all: at most K are end tokens.
+            # 2K candidates are enough, for a beam and for a sentence: at most
+            # K of them are end tokens.
             several = at_most(2 * beam_size, logits.shape[-1])
             early = constraints.too_early(index)
             gained, tokens = most_probable(
@@ -215,13 +228,13 @@ class _Search:
             beams = found // several
             ends = ops.equal(tokens, constraints.end_id)
 
-            here = ops.equal(positions, index)
+            is_index = ops.equal(positions, index)
             extended = ops.where(
-                here, tokens[..., None], batched_take(alive, beams)
+                is_index, tokens[..., None], batched_take(alive, beams)
             )  # [B, 2K, L]
 
-            # Finished: ends among the K best, with the K best kept so far
-            # first, so that a tie changes nothing.
+            # Finished hypotheses: those that end among the K best candidates.
+            # The kept ones come first, so that a tie changes nothing.
             finishing = ends[:, :beam_size] & running
             new_scores = ops.where(
                 finishing,
@@ -241,10 +254,10 @@ class _Search:
                 ops.cast(kept, "int32"),
             )
 
-            # Alive: the K best that do not end.
-            going_on = running & ~ends
+            # Alive prefixes: the K best candidates that do not end.
+            continuing = running & ~ends
             log_probs, kept = ops.top_k(
-                ops.where(going_on, best, MINUS_INFINITY), beam_size
+                ops.where(continuing, best, MINUS_INFINITY), beam_size
             )
             kept = ops.cast(kept, "int32")
             alive = batched_take(extended, kept)
@@ -256,7 +269,7 @@ class _Search:
 
 
 def _reordered(cache, beams):
-    """Rows of every tensor `(B·K, …)` of a cache, for beams `(B, K)`."""
+    """Takes the rows of beams `(B, K)` of every tensor `(B·K, …)`."""
     batch, beam_size = ops.shape(beams)
     rows = ops.arange(batch, dtype="int32")[:, None] * beam_size
     origin = ops.reshape(beams + rows, (-1,))

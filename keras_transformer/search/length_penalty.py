@@ -1,29 +1,32 @@
 """The length penalty of beam search: section 6.1."""
 
-from keras import ops
+from keras import KerasTensor, ops
 
 
-def length_penalty(length, alpha):
-    """Returns ((5 + n) / 6)^α of Wu et al. (2016), which the paper uses with
-    α = 0.6.
+def length_penalty(
+    length: int | KerasTensor, alpha: float | KerasTensor
+) -> KerasTensor:
+    """Returns the length penalty ((5 + n) / 6)^α of Wu et al. (2016).
+
+    The paper uses it with α = 0.6.
 
     Example:
 
     >>> print(f"{float(length_penalty(7, 0.6)):.4f}")
     1.5157
 
-    n counts the end token and not the start token. Other systems divide by
+    n counts the end token but not the start token. Other systems divide by
     n^α, so values of α are not portable between systems.
 
-    Beam search divides log-probabilities by it. The search stops early on the
-    assumption that the penalty never falls as n grows: a formula of your own
-    must not fall either.
+    Beam search divides log-probabilities by the penalty. It stops early on
+    the assumption that the penalty never falls as n grows. Keep that property
+    if you change the formula.
 
     Args:
-        length: integer or integer tensor, n.
-        alpha: number or scalar tensor, α ≥ 0.
+        length: n, an integer or integer tensor.
+        alpha: α ≥ 0, a number or scalar tensor.
 
     Returns:
-        float32, of the shape of `length`.
+        float32 tensor of the shape of `length`.
     """
     return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha

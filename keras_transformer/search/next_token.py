@@ -1,23 +1,30 @@
-"""Which tokens come next: the most probable ones, or one that is drawn.
+"""The choice of the next tokens: the most probable ones, or a drawn one.
 
 Shapes: N rows, V vocabulary.
 """
 
-from keras import ops
+from keras import KerasTensor, ops
 
 from keras_transformer.search.batched_take import batched_take
 
 MINUS_INFINITY = float("-inf")
 
 
-def most_probable(logits, count, forced, early, end_id):
-    """Finds the most probable next tokens of each row.
+def most_probable(
+    logits: KerasTensor,
+    count: int | KerasTensor,
+    forced: KerasTensor,
+    early: KerasTensor | None,
+    end_id: int,
+) -> tuple[KerasTensor, KerasTensor]:
+    """Returns the most probable next tokens of each row.
 
     Args:
         logits: `(N, V)`.
-        count: how many tokens to find.
-        forced: integers `(N,)`, the only token allowed, -1 for any.
-        early: booleans `(N,)`, which rows may not end yet, or `None`.
+        count: number of tokens to return for each row.
+        forced: integers `(N,)`, the only allowed token, or -1 if any token is
+            allowed.
+        early: booleans `(N,)`, True for rows that may not end yet, or `None`.
         end_id: the end token.
 
     Returns:
@@ -40,12 +47,21 @@ def most_probable(logits, count, forced, early, end_id):
     return best - total, tokens
 
 
-def draw(logits, forced, early, end_id, chances, temperature, top_k, top_p):
+def draw(
+    logits: KerasTensor,
+    forced: KerasTensor,
+    early: KerasTensor | None,
+    end_id: int,
+    chances: KerasTensor,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+) -> tuple[KerasTensor, KerasTensor]:
     """Draws the next token of each row.
 
     Args:
         logits, forced, early, end_id: as in `most_probable`.
-        chances: float32 `(N,)` in [0, 1), which decide what is drawn.
+        chances: float32 `(N,)`, uniform random numbers in [0, 1).
         temperature, top_k, top_p: as in `sampling.sample`.
 
     Returns:
@@ -64,15 +80,16 @@ def draw(logits, forced, early, end_id, chances, temperature, top_k, top_p):
     weights = ops.exp((best - largest) / max(temperature, 1e-6))
     below = ops.cumsum(weights, axis=-1)
     if top_p is not None:
-        kept = below - weights < top_p * below[:, -1:]  # the first always
+        # The most probable token is always kept: below - weights is 0 there.
+        kept = below - weights < top_p * below[:, -1:]
         weights = ops.where(kept, weights, 0.0)
         below = ops.cumsum(weights, axis=-1)
-    # The first whose sum is above the chance, among those that have a weight.
+    # The first token with a weight whose cumulative sum exceeds the chance.
     above = (below > chances[:, None] * below[:, -1:]) & (weights > 0)
     found = ops.cast(ops.argmax(above, axis=-1), "int32")[:, None]
     tokens = ops.broadcast_to(tokens, ops.shape(best))
     drawn = batched_take(tokens, found)[:, 0]
-    # Where all else is too early or impossible, what is left.
+    # Where no allowed token has a weight, the most probable of all tokens.
     possible = ops.any(weights > 0, axis=-1)
     drawn = ops.where(
         possible, drawn, ops.cast(ops.argmax(logits, axis=-1), "int32")
@@ -83,21 +100,21 @@ def draw(logits, forced, early, end_id, chances, temperature, top_k, top_p):
 
 
 def _without_end(logits, early, end_id):
-    """Returns the logits `(N, V)` with -inf for an end that is too early."""
+    """Returns the logits `(N, V)`, with -inf for end tokens too early."""
     end = ops.equal(ops.arange(logits.shape[-1]), end_id)
     return ops.where(early[:, None] & end, MINUS_INFINITY, logits)
 
 
 def _at_token(values, tokens):
-    """Takes one value of each row, `(N, 1)`; negative tokens count as 0."""
+    """Gathers one value per row, `(N, 1)`; negative tokens count as 0."""
     return batched_take(values, ops.maximum(tokens, 0)[:, None])
 
 
 def _log_sum_exp(logits, likely):
     """Returns log Σ exp of each row, `(N, 1)`.
 
-    It is computed from the softmax of a probable token, `likely` `(N,)`: one
-    pass over the logits, and a logarithm that is exact.
+    It is computed from the softmax of a probable token, `likely` `(N,)`. That
+    takes one pass over the logits, and the logarithm is exact.
     """
     probability = _at_token(ops.softmax(logits, axis=-1), likely)
     return _at_token(logits, likely) - ops.log(probability)
@@ -106,8 +123,8 @@ def _log_sum_exp(logits, likely):
 def _top_k(logits, count):
     """Returns the values and tokens of `ops.top_k` for wide rows `(N, V)`.
 
-    The greatest values are in the chunks with the greatest maxima, and a
-    maximum is much faster to find.
+    The greatest values are in the chunks with the greatest maxima, and finding
+    a maximum is much faster than `ops.top_k`.
     """
     width = logits.shape[-1]
     chunk = max(n for n in range(1, 129) if width % n == 0)
@@ -118,19 +135,20 @@ def _top_k(logits, count):
     logits = ops.reshape(logits, (-1, chunks, chunk))
     maxima = ops.max(logits, axis=-1)
     several = at_most(count, chunks)
-    # In order, so that of equals the first is found.
-    where = ops.sort(ops.cast(ops.top_k(maxima, several)[1], "int32"), axis=-1)
-    candidates = batched_take(logits, where)
+    # Chunks are in order, so that the first of equal values is found.
+    best_chunks = ops.cast(ops.top_k(maxima, several)[1], "int32")
+    best_chunks = ops.sort(best_chunks, axis=-1)
+    candidates = batched_take(logits, best_chunks)
     best, found = ops.top_k(
         ops.reshape(candidates, (-1, several * chunk)), count
     )
     found = ops.cast(found, "int32")
-    where = batched_take(where, found // chunk)
-    return best, where * chunk + found % chunk
+    best_chunks = batched_take(best_chunks, found // chunk)
+    return best, best_chunks * chunk + found % chunk
 
 
-def at_most(count, most):
-    """Returns the smaller one of an integer or a tensor, and an integer."""
+def at_most(count: int | KerasTensor, maximum: int) -> int | KerasTensor:
+    """Returns the smaller of `count` and `maximum`."""
     if isinstance(count, int):
-        return min(count, most)
-    return ops.minimum(count, most)
+        return min(count, maximum)
+    return ops.minimum(count, maximum)

@@ -1,30 +1,40 @@
-"""One hypothesis a row, over any step function: greedy search and sampling.
+"""Greedy search and sampling over any step function, one hypothesis per row.
 
 Shapes: B batch, N rows (here B), L length limit, V vocabulary.
 
 A step function takes the last tokens `(N,)`, a cache (any nested structure
-of tensors whose first axis is N) and the step, and gives the logits `(N, V)`
+of tensors whose first axis is N) and the step, and returns the logits `(N, V)`
 of the next token and the new cache.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
-from keras import ops
+from keras import KerasTensor, ops
 
 from keras_transformer.config import END, PAD, START
 from keras_transformer.search.constraints import Constraints
 from keras_transformer.search.next_token import draw, most_probable
 
+# A nested structure of tensors that the step function reads and writes.
+Cache = Any
+# (tokens, cache, step) -> (logits, new cache), see above.
+StepFunction = Callable[
+    [KerasTensor, Cache, KerasTensor], tuple[KerasTensor, Cache]
+]
+
 
 def greedy_search(
-    step_fn,
-    cache,
-    limits,
-    start_id=START,
-    end_id=END,
-    minima=None,
-    prefix=None,
-):
-    """Takes the most probable token at each step.
+    step_fn: StepFunction,
+    cache: Cache,
+    limits: KerasTensor,
+    start_id: int = START,
+    end_id: int = END,
+    minima: KerasTensor | None = None,
+    prefix: KerasTensor | None = None,
+) -> tuple[KerasTensor, KerasTensor]:
+    """Finds sequences by taking the most probable token at each step.
 
     Example:
 
@@ -38,19 +48,21 @@ def greedy_search(
     [[4 3 0 0 0]]
 
     Args:
-        step_fn: the step function, see above.
-        cache: its first cache.
-        limits: integers `(B,)`, the most tokens for each row, end token
-            included; a row that reaches its limit ends there. At least 1.
-        start_id, end_id: default to the package's.
-        minima: integers `(B,)`, the fewest tokens, end token included, or
-            `None`. Where a limit is smaller, it counts.
+        step_fn: step function `(tokens, cache, step) -> (logits, cache)`.
+            Tokens are int32 `(B,)`, the step is a scalar, logits are `(B, V)`.
+        cache: initial cache, a nested structure of tensors `(B, …)`.
+        limits: integers `(B,)`, the maximum number of tokens of each row, end
+            token included; a row that reaches its limit ends there. At least 1.
+        start_id: the start token. Defaults to the package's.
+        end_id: the end token. Defaults to the package's.
+        minima: integers `(B,)`, the minimum number of tokens of each row, end
+            token included, or `None`. A smaller limit takes precedence.
         prefix: integers `(B, P)`, the tokens that each row begins with, -1
-            where it is free, or `None`.
+            where any token is allowed, or `None`.
 
     Returns:
         ids `(B, L)`, padded with 0 after the end token, and float32 scores
-        `(B,)`, the log-probability of the row.
+        `(B,)`, the log-probabilities of the rows.
     """
 
     def choose(logits, forced, early, index):
@@ -62,18 +74,18 @@ def greedy_search(
 
 
 def sample(
-    step_fn,
-    cache,
-    limits,
-    temperature=1.0,
-    top_k=None,
-    top_p=None,
-    seed=None,
-    start_id=START,
-    end_id=END,
-    minima=None,
-    prefix=None,
-):
+    step_fn: StepFunction,
+    cache: Cache,
+    limits: KerasTensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | keras.random.SeedGenerator | None = None,
+    start_id: int = START,
+    end_id: int = END,
+    minima: KerasTensor | None = None,
+    prefix: KerasTensor | None = None,
+) -> tuple[KerasTensor, KerasTensor]:
     """Draws each token from the model's distribution.
 
     Example:
@@ -87,22 +99,23 @@ def sample(
     >>> print(ops.convert_to_numpy(ids))
     [[4 3 0 0 0]]
 
-    For several samples of a sentence repeat its rows.
+    To draw several samples of a sentence, repeat its rows.
 
     Args:
-        step_fn: the step function, see above.
-        cache: its first cache.
+        step_fn, cache: as in `greedy_search`.
         limits, start_id, end_id, minima, prefix: as in `greedy_search`.
-        temperature: logits are divided by it; near 0 it is greedy search.
-        top_k: an integer, only so many tokens are drawn from, or `None`.
-        top_p: in (0, 1], only the most probable tokens that together have
-            this probability are drawn from, or `None` (Holtzman et al., 2020).
+        temperature: number by which logits are divided. Values near 0 give
+            greedy search. Defaults to 1.
+        top_k: number of most probable tokens to draw from, or `None`.
+        top_p: probability in (0, 1]; tokens are drawn from the most probable
+            ones that together have this probability (Holtzman et al., 2020),
+            or `None`.
         seed: an integer, a `keras.random.SeedGenerator`, or `None`. The same
-            integer draws the same.
+            integer draws the same tokens.
 
     Returns:
         ids `(B, L)`, padded with 0 after the end token, and float32 scores
-        `(B,)`, the log-probability of the row in the model's distribution.
+        `(B,)`, the log-probabilities of the rows in the model's distribution.
 
     Raises:
         ValueError: if `temperature`, `top_k` or `top_p` is out of range.
@@ -118,7 +131,8 @@ def sample(
                 f"(0, 1]. Received: {name}={value}"
             )
     constraints = Constraints(limits, minima, prefix, end_id)
-    # All at once: inside a loop a seed would draw the same again and again.
+    # Numbers for all steps are drawn at once: inside a loop a seed would draw
+    # the same numbers at every step.
     shape = (constraints.longest, ops.shape(constraints.limits)[0])
     chances = keras.random.uniform(shape, seed=seed)
 
@@ -138,9 +152,11 @@ def sample(
 
 
 def _one_by_one(step_fn, cache, constraints, choose, start_id):
-    """The loop of greedy search and of sampling: one token of each row at each
-    step, which `choose(logits, forced, early, index)` gives with its
-    log-probability, both `(B,)`."""
+    """Runs greedy search or sampling: one token of each row per step.
+
+    `choose(logits, forced, early, index)` returns the log-probabilities and
+    the tokens of a step, both `(B,)`.
+    """
     longest = constraints.longest
     batch = ops.shape(constraints.limits)[0]
     sequences = ops.full((batch, longest), PAD, dtype="int32")
@@ -159,8 +175,8 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id):
         )
         scores = ops.where(done, scores, scores + gained)
         tokens = ops.where(done, PAD, tokens)
-        here = ops.equal(positions, index)  # [L]
-        sequences = ops.where(here, tokens[:, None], sequences)
+        is_index = ops.equal(positions, index)  # [L]
+        sequences = ops.where(is_index, tokens[:, None], sequences)
         done = done | ops.equal(tokens, constraints.end_id)
         return index + 1, tokens, sequences, scores, done, cache
 

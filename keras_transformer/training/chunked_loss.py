@@ -122,13 +122,13 @@ def token_losses(
             apart, d_apart = disagreement(*logits)
             loss_here += r_drop / 2 * apart
             # Each pass has half the weight of its token: α for α / 2.
-            d_logits = [
+            d_logits = tuple(
                 d + r_drop * more
                 for d, more in zip(d_logits, d_apart, strict=True)
-            ]
+            )
         nll, loss = nll.write(i, nll_here), loss.write(i, loss_here)
         if gradients:
-            d_logits = [tf.cast(d, features.dtype) for d in d_logits]
+            d_logits = tuple(tf.cast(d, features.dtype) for d in d_logits)
             products = [tf.matmul(d, table) for d in d_logits]
             d_features = d_features.write(i, tf.stack(products, axis=1))
             for d, x in zip(

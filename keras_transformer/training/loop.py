@@ -230,7 +230,7 @@ class _Means:
     """Means over tokens of what the steps sum up."""
 
     def __init__(self):
-        self.sums = collections.Counter()
+        self.sums: collections.Counter[str] = collections.Counter()
 
     def add(self, sums) -> dict[str, float]:
         self.sums.update({name: float(x) for name, x in sums.items()})
@@ -242,7 +242,8 @@ class _Means:
 def _caught_signals():
     """A list that gets the first SIGTERM or SIGINT; the second one does what
     it always does."""
-    caught, before = [], {}
+    caught: list[signal.Signals] = []
+    before: dict = {}  # the handlers
 
     def catch(number, _):
         caught.append(signal.Signals(number))

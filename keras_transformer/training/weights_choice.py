@@ -62,7 +62,9 @@ def _candidates(run, model, last):
     found = checkpoints.steps(run.checkpoints)
     # What a signal saved between two validations is not of their series.
     series = [n for n, _ in found if n % every == 0 or n == found[-1][0]]
-    single, averaged, total = {}, [], None
+    single: dict[int, dict] = {}
+    averaged: list[int] = []
+    total: dict = {}
     for step, path in reversed(found):
         is_averaged = step in series and len(averaged) < last
         if not (is_averaged or step == best or not single):
@@ -93,7 +95,7 @@ def _candidates(run, model, last):
 
 
 def _sum(total, weights):
-    """Adds weights to a sum in float64, which may still be `None`."""
-    if total is None:
+    """Adds weights to a sum in float64, which may still be empty."""
+    if not total:
         return {key: np.float64(value) for key, value in weights.items()}
     return {key: total[key] + value for key, value in weights.items()}

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from collections.abc import Iterator
 
 import tensorflow_datasets as tfds
 
@@ -12,19 +13,21 @@ SEED = 1706  # of arXiv:1706.03762
 
 
 def split_of(english: str) -> str:
-    """The only split that a sentence may be in: no test source in train."""
+    """Returns the split of a sentence, so that no test source is in train."""
     bucket = hashlib.sha256(english.encode()).digest()[0] % 16
     return {0: "validation", 1: "test"}.get(bucket, "train")
 
 
-def pairs_of_split(split: str, size: int, seed: int = SEED):
-    """`size` distinct pairs of a split, always the same for a seed."""
-    own = (p for p in sentence_pairs(seed) if split_of(p[0]) == split)
-    return itertools.islice(own, size)
+def pairs_of_split(
+    split: str, size: int, seed: int = SEED
+) -> Iterator[tuple[str, str]]:
+    """Yields `size` distinct pairs of a split, the same for the same seed."""
+    pairs = (p for p in sentence_pairs(seed) if split_of(p[0]) == split)
+    return itertools.islice(pairs, size)
 
 
 class KerasTransformerPhrases(tfds.core.GeneratorBasedBuilder):
-    """English and German sentences about numbers, dates, times and prices."""
+    """Builds English and German sentences about numbers, dates and prices."""
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First grammar."}

@@ -1,8 +1,8 @@
-"""A grammar that writes English sentences with their German translation.
+"""A grammar that generates English sentences with German translations.
 
-About numbers, dates, clock times, prices and quantities: what a small model
-can learn in minutes, and yet word order, gender, case and the German way with
-numbers ("siebenundvierzig", "halb sechs", "1.250,50 Euro") must all be right.
+The sentences are about numbers, dates, times, prices and quantities. A small
+model can learn them in minutes, but has to learn word order, gender, case and
+German numbers ("siebenundvierzig", "halb sechs", "1.250,50 Euro").
 """
 
 import random
@@ -32,7 +32,7 @@ from keras_transformer.data.builtin.lexicon import (
 
 
 def english_number(n: int) -> str:
-    """47 is forty-seven; 0 ≤ n < 10,000."""
+    """Returns the words of 0 ≤ n < 10,000: 47 is forty-seven."""
     if n < 20:
         return ENGLISH_ONES[n]
     if n < 100:
@@ -50,7 +50,7 @@ def english_number(n: int) -> str:
 
 
 def german_number(n: int) -> str:
-    """47 is siebenundvierzig; 0 ≤ n < 10,000."""
+    """Returns the words of 0 ≤ n < 10,000: 47 is siebenundvierzig."""
     return _german_stem(n) + ("s" if n % 100 == 1 else "")
 
 
@@ -66,14 +66,14 @@ def _german_stem(n: int) -> str:
 
 
 def english_ordinal(n: int) -> str:
-    """1st, 2nd, 3rd, 4th, 11th, 21st …"""
+    """Returns the ordinal: 1st, 2nd, 3rd, 4th, 11th, 21st …"""
     special = {1: "st", 2: "nd", 3: "rd"}
     suffix = "th" if n % 100 in (11, 12, 13) else special.get(n % 10, "th")
     return f"{n}{suffix}"
 
 
 def clock(rng: random.Random) -> tuple[str, str]:
-    """A time of day as people say it, without the preposition."""
+    """Returns a time of day in spoken language, without preposition."""
     hour = rng.randint(1, 12)
     following = hour % 12 + 1
     spoken, spoken_next = ENGLISH_ONES[hour], ENGLISH_ONES[following]
@@ -107,14 +107,14 @@ def clock(rng: random.Random) -> tuple[str, str]:
 
 
 def date(rng: random.Random) -> tuple[str, str]:
-    """The 3rd of May, in German without the article."""
+    """Returns a date, such as "the 3rd of May" and "3. Mai"."""
     english, german, days = rng.choice(MONTHS)
     day = rng.randint(1, days)
     return f"the {english_ordinal(day)} of {english}", f"{day}. {german}"
 
 
 def price(rng: random.Random) -> tuple[str, str]:
-    """€1,250.50 and 1.250,50 Euro."""
+    """Returns a price, such as "€1,250.50" and "1.250,50 Euro"."""
     euros = rng.choice((rng.randint(2, 99), rng.randint(100, 9999)))
     if rng.random() < 0.5:
         english = f"€{euros:,}"
@@ -125,14 +125,14 @@ def price(rng: random.Random) -> tuple[str, str]:
 
 
 def count(rng: random.Random) -> tuple[str, str]:
-    """A number from 2 on, in figures or in words."""
+    """Returns a number of at least 2, in digits or in words."""
     n = rng.choice((rng.randint(2, 12), rng.randint(13, 999)))
     if n % 100 == 1 or rng.random() < 0.5:
         return str(n), str(n)
     return english_number(n), german_number(n)
 
 
-# --- Sentences: each gives English and German without the final stop. ---
+# --- Sentences: each returns English and German without the full stop. ---
 
 
 def _event(rng):
@@ -320,17 +320,18 @@ RULES = (
 
 
 def sentence_pair(rng: random.Random) -> tuple[str, str]:
-    """One English sentence and its German translation."""
-    return tuple(_finish(text) for text in rng.choice(RULES)(rng))
+    """Returns one English sentence and its German translation."""
+    english, german = rng.choice(RULES)(rng)
+    return _finish(english), _finish(german)
 
 
 def _finish(text: str) -> str:
-    stop = "" if text.endswith(".") else "."  # "at 5:40 p.m." has its stop
+    stop = "" if text.endswith(".") else "."  # "at 5:40 p.m." ends in one
     return text[0].upper() + text[1:] + stop
 
 
 def sentence_pairs(seed: int) -> Iterator[tuple[str, str]]:
-    """Endless pairs, the same for the same seed, no source twice."""
+    """Yields pairs without end, the same for the same seed, no source twice."""
     rng = random.Random(seed)
     seen = set()
     while True:

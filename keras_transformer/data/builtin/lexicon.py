@@ -1,4 +1,4 @@
-"""The words of the built-in corpus: English, German, and what inflects them."""
+"""The words of the built-in corpus in English and German, with inflection."""
 
 # fmt: off
 MONTHS = [
@@ -21,7 +21,7 @@ EVENTS = [
     ("the wedding", "die Hochzeit"), ("the exhibition", "die Ausstellung"),
     ("the festival", "das Fest"), ("the tour", "die Führung"),
 ]
-# English, German, "has", is it plural
+# English, German, German "has", whether it is plural
 PEOPLE = [
     ("I", "ich", "habe", True), ("we", "wir", "haben", True),
     ("he", "er", "hat", False), ("she", "sie", "hat", False),
