@@ -30,13 +30,15 @@ test-torch: .venv/dev .venv-torch/done  ## the conformance suite on PyTorch
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow
 
-docs: .venv/docs  ## the documentation, in build/docs
+docs: .venv/docs  ## the documentation, in build/docs; runs the guides
+	@mkdir -p runs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet \
-	    docs build/docs
+	    docs build/docs $(QUIETLY)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

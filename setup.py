@@ -52,9 +52,17 @@ setup(
             "ctranslate2>=4.5",
             "jax",  # the layers without TensorFlow are tested on it
             "ruff==0.17.5",
+            "mypy>=2.4.1",
             "pre-commit",
         ],
-        "docs": [*TEXT, "ctranslate2>=4.5", "sphinx", "myst-parser", "furo"],
+        "docs": [
+            *TEXT,
+            "ctranslate2>=4.5",
+            "sphinx",
+            "myst-nb",
+            "jupytext",
+            "furo",
+        ],
     },
     entry_points={
         "console_scripts": ["keras-transformer=keras_transformer.cli.main:run"]

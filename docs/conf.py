@@ -1,12 +1,17 @@
 """Settings of the documentation, for `make docs`."""
 
 import inspect
+import json
 import os
+import pathlib
+import re
+
+from docutils import nodes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 project = "keras_transformer"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "keras_transformer"
 # Names and formulas in docstrings stand between single backticks.
@@ -20,6 +25,14 @@ autodoc_default_options = {
 autodoc_inherit_docstrings = False
 napoleon_custom_sections = [("Call arguments", "params_style")]
 myst_heading_anchors = 3
+# The guides are programs, in jupytext's percent format.
+exclude_patterns = ["conf.py"]
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_output_stderr = "remove"
+nb_merge_streams = True
 
 
 def signature_of_init(app, what, name, obj, options, signature, returns):
@@ -31,5 +44,50 @@ def signature_of_init(app, what, name, obj, options, signature, returns):
     return signature, returns
 
 
+def add_download_link(app, doctree):
+    """Adds a link to the notebook of a guide below its title."""
+    name = pathlib.PurePath(app.env.docname)
+    if name.parent.name != "guides":
+        return
+    link = nodes.reference("", "as a notebook", refuri=f"{name.name}.ipynb")
+    link["classes"].append("download")
+    paragraph = nodes.paragraph()
+    paragraph += [
+        nodes.Text("This page is a program. Download it "),
+        link,
+        nodes.Text("."),
+    ]
+    title = next(iter(doctree.findall(nodes.title)))
+    title.parent.insert(title.parent.index(title) + 1, paragraph)
+
+
+def write_notebooks(app, exception):
+    """Copies the executed notebooks of the guides next to their pages."""
+    if exception or app.builder.format != "html":
+        return
+    executed = pathlib.Path(app.outdir).parent / "jupyter_execute/guides"
+    for path in sorted(executed.glob("*.ipynb")):
+        text = path.read_text("utf-8")
+        text = re.sub(r"\]\((\w+)\.py\)", r"](\1.ipynb)", text)
+        text = re.sub(r"\]\(\.\./(\w+)\.md\)", r"](../\1.html)", text)
+        notebook = json.loads(text)
+        notebook["metadata"]["kernelspec"] = {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }
+        for cell in notebook["cells"]:
+            if "outputs" in cell:
+                cell["outputs"] = [
+                    output
+                    for output in cell["outputs"]
+                    if output.get("name") != "stderr"
+                ]
+        path = pathlib.Path(app.outdir, "guides", path.name)
+        path.write_text(json.dumps(notebook, indent=1), "utf-8")
+
+
 def setup(app):
     app.connect("autodoc-process-signature", signature_of_init)
+    app.connect("doctree-read", add_download_link)
+    app.connect("build-finished", write_notebooks)

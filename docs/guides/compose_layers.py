@@ -1,0 +1,229 @@
+# %% [markdown]
+# # Compose layers
+#
+# The layers are ordinary Keras layers. They need Keras alone and run on
+# TensorFlow, JAX and PyTorch. One test suite checks everything public on all
+# three, and the same weights give the same outputs within 1e-5.
+#
+# This guide composes a classifier, shows the masks and the positions, replaces
+# the attention of Keras, and ends with the whole model of the paper.
+
+# %% tags=["remove-cell"]
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+# %%
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+from keras import ops
+
+from keras_transformer import (
+    EncoderLayer,
+    LabelSmoothedCrossEntropy,
+    MultiHeadAttention,
+    PositionalEmbedding,
+    TokenAccuracy,
+    TokenLoss,
+    Transformer,
+    TransformerConfig,
+    TransformerSchedule,
+    causal_mask,
+    padding_mask,
+)
+from keras_transformer.checks import assert_no_leak
+
+# %% [markdown]
+# ## An encoder
+#
+# `PositionalEmbedding` embeds token ids and adds their positions.
+# `EncoderLayer` is one layer of the paper's encoder. This model reads token ids
+# and returns the logits of three classes.
+
+# %%
+ids = keras.Input((None,), dtype="int32")
+x = PositionalEmbedding(vocab_size=8000, d_model=128)(ids)  # id 0 is padding
+for _ in range(2):
+    x = EncoderLayer(d_model=128, num_heads=4, d_ff=256, dropout_rate=0.1)(x)
+x = keras.layers.GlobalAveragePooling1D()(x)
+classifier = keras.Model(ids, keras.layers.Dense(3)(x))
+
+sentences = np.array([[5, 7, 9, 2], [4, 3, 0, 0]])
+print(classifier(sentences).shape)
+
+# %% [markdown]
+# ## Masks
+#
+# `PositionalEmbedding` marks id 0 as padding, as Keras'
+# `Embedding(mask_zero=True)` does. Every layer reads that implicit mask and
+# passes it on, so the model above ignores padding without further code.
+#
+# You can also pass masks by name: `mask` to `EncoderLayer`, `x_mask` and
+# `memory_mask` to `DecoderLayer`, `attention_mask` to `MultiHeadAttention`.
+# True means "may attend". A query that may attend to nothing gets zeros, never
+# NaN.
+#
+# A padding mask has one value for each position. A causal mask has one value
+# for each pair of a query and a key. A decoder needs both.
+
+# %%
+one_sentence = np.array([[7, 5, 3, 9, 0, 0]])
+padding = ops.convert_to_numpy(padding_mask(one_sentence))  # (1, 6)
+causal = ops.convert_to_numpy(causal_mask(6))  # (1, 6, 6)
+combined = padding[:, None, :] & causal  # (1, 6, 6)
+
+figure, axes = plt.subplots(
+    1, 3, figsize=(8, 3.2), sharey=True, layout="constrained"
+)
+for axis, title, mask in (
+    (axes[0], "padding", np.broadcast_to(padding[:, None, :], causal.shape)),
+    (axes[1], "causal", causal),
+    (axes[2], "padding and causal", combined),
+):
+    axis.imshow(mask[0], cmap="Blues", vmin=0, vmax=1.4)
+    axis.set_title(title)
+    axis.set_xlabel("key")
+    axis.set_xticks(range(6))
+    axis.set_xticks(np.arange(5) + 0.5, minor=True)
+    axis.set_yticks(np.arange(5) + 0.5, minor=True)
+    axis.grid(which="minor", color="white", linewidth=2)
+    axis.tick_params(which="minor", length=0)
+axes[0].set_ylabel("query")
+plt.show()
+
+# %% [markdown]
+# A blue cell means that the query may attend to the key. The last two positions
+# are padding, so no query attends to them.
+#
+# The weights of the attention are zero exactly where the mask is false:
+
+# %%
+attention = MultiHeadAttention(num_heads=2, key_dim=8)
+vectors = np.random.default_rng(1).normal(size=(1, 6, 16))
+_, weights = attention(
+    vectors,
+    vectors,
+    attention_mask=combined,
+    return_attention_scores=True,
+)
+weights = ops.convert_to_numpy(weights)  # (1, heads, queries, keys)
+for head in range(2):
+    assert ((weights[:, head] > 0) == combined).all()
+
+# %% [markdown]
+# ## Check your own model
+#
+# A wrong mask raises no error. It costs only quality, so it can stay in a model
+# for years. To check the masks in your own model, call `assert_no_leak`. It
+# changes the padding, and with `causal=True` the future, and raises an error if
+# an output changes.
+
+# %%
+assert_no_leak(classifier, sentences)
+
+# %% [markdown]
+# This model has a mistake: its embedding does not mark padding. The average
+# over the positions then depends on how much padding there is.
+
+# %%
+leaking = keras.Sequential(
+    [
+        keras.layers.Embedding(8000, 128),  # mask_zero=True is missing
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(3),
+    ]
+)
+try:
+    assert_no_leak(leaking, sentences)
+except AssertionError as error:
+    message = str(error)
+print(message)
+
+# %% [markdown]
+# ## Positions
+#
+# Attention does not know the order of its inputs. The paper therefore adds a
+# vector to each embedding that depends on the position (section 3.5). Each pair
+# of dimensions is a sine and a cosine of one frequency. An embedding whose
+# table is zero shows these vectors alone.
+
+# %%
+only_positions = PositionalEmbedding(
+    vocab_size=2,
+    d_model=64,
+    dropout_rate=0.0,
+    embeddings_initializer="zeros",
+)
+encoding = ops.convert_to_numpy(only_positions(np.ones((1, 100), "int32")))[0]
+
+plt.figure(figsize=(8, 3.2), layout="constrained")
+plt.imshow(encoding.T, cmap="RdBu", aspect="auto", vmin=-1, vmax=1)
+plt.xlabel("position")
+plt.ylabel("dimension")
+plt.colorbar()
+plt.show()
+
+assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
+
+# %% [markdown]
+# ## In place of Keras' attention
+#
+# `MultiHeadAttention` takes the arguments of
+# `keras.layers.MultiHeadAttention`, with the same names in the same order. To
+# swap it in, change the import. To keep the weights of a trained layer, convert
+# it:
+
+# %%
+theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=16)
+x = np.random.default_rng(1).normal(size=(3, 5, 32))
+expected = ops.convert_to_numpy(theirs(x, x))
+ours = MultiHeadAttention.from_keras(theirs)
+np.testing.assert_allclose(
+    ops.convert_to_numpy(ours(x, x)), expected, atol=1e-5
+)
+
+# %% [markdown]
+# Inputs have rank 3. `attention_axes`, `sliding_window`, `flash_attention` and
+# `use_gate` are accepted with their default values only.
+#
+# ## The whole model
+#
+# `Transformer` is the model of figure 1. The presets `base` and `big` have the
+# sizes of table 3; `tiny` is smaller than any in the paper. This is the paper's
+# training, with stock Keras:
+
+# %%
+config = TransformerConfig.preset("base", vocab_size=37000)
+model = Transformer(config)  # {"source": ids, "target": ids} -> logits
+model.compile(
+    keras.optimizers.Adam(TransformerSchedule(config.d_model), 0.9, 0.98, 1e-9),
+    LabelSmoothedCrossEntropy(),
+    metrics=[TokenLoss(), TokenAccuracy()],
+)
+print(f"{model.count_params():,} parameters")
+
+# %% [markdown]
+# Under a distribution strategy, the mean over each replica's tokens differs
+# from the mean over the batch. Train with
+# [`keras_transformer.training`](train_on_your_text.py), or use
+# `LabelSmoothedCrossEntropy(reduction="sum")` with sample weights of 1 /
+# (number of real tokens in the whole batch).
+#
+# ## oneDNN
+#
+# TensorFlow leaves oneDNN off on processors without AVX-512. The commands and
+# the examples of this package switch it on. In your own program, set the
+# variable before you import TensorFlow:
+#
+# ```python
+# import os
+#
+# os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+# ```
+#
+# [Benchmarks](../benchmarks.md) has figures with and without it.
+#
+# Next: [train a translator on your own text](train_on_your_text.py), or
+# [decode a model of your own](decode_your_model.py).

@@ -1,0 +1,232 @@
+# %% [markdown]
+# # Decode your own model
+#
+# `greedy_search`, `beam_search` and `sample` work with any step function, on
+# any backend. This guide searches a small table of probabilities, so that you
+# can follow each result. It then decodes a decoder-only model with a cache.
+
+# %% tags=["remove-cell"]
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+from keras import ops
+
+from keras_transformer import (
+    EncoderLayer,
+    PositionalEmbedding,
+    beam_search,
+    greedy_search,
+    length_penalty,
+    sample,
+)
+
+# %% [markdown]
+# ## A step function
+#
+# A step function takes the last tokens `(N,)`, a cache (any nested structure of
+# tensors with N rows) and the position. It returns logits `(N, V)` and the new
+# cache.
+#
+# The model of this guide is a bigram model. The next token depends on the last
+# token alone, so the cache is empty. Id 0 is padding, id 1 stands for unknown
+# tokens, id 2 starts a sequence and id 3 ends it.
+
+# %%
+NAMES = ["(pad)", "(unknown)", "(start)", "(end)", "a", "b", "c"]
+START, END, A, B, C = 2, 3, 4, 5, 6
+probabilities = np.full((7, 7), 1e-6)
+probabilities[START, [A, B]] = 0.6, 0.4
+probabilities[A, [A, B, C, END]] = 0.2, 0.2, 0.2, 0.4
+probabilities[B, [C, END]] = 0.9, 0.1
+probabilities[C, [A, END]] = 0.05, 0.95
+table = ops.convert_to_tensor(np.log(probabilities), dtype="float32")
+
+
+def step(tokens, cache, index):
+    return ops.take(table, tokens, axis=0), cache
+
+
+def text(ids):
+    ids = [int(i) for i in ops.convert_to_numpy(ids)]
+    return " ".join(NAMES[i] for i in ids if i > 0)
+
+
+# %% [markdown]
+# ## Greedy search and beam search
+#
+# `greedy_search` takes the most probable token at each step. `beam_search`
+# keeps the `beam_size` most probable beginnings. `limits` are the largest
+# lengths, one for each row, the end token included.
+
+# %%
+greedy_ids, greedy_scores = greedy_search(step, {}, limits=[6])
+print(f"greedy {float(greedy_scores[0]):7.3f}  {text(greedy_ids[0])}")
+
+ids, scores = beam_search(step, {}, limits=[6], beam_size=3, alpha=0.0)
+for row, score in zip(ids[0], scores[0], strict=True):
+    print(f"beam   {float(score):7.3f}  {text(row)}")
+
+# %% [markdown]
+# Greedy search begins with "a", because "a" is more probable than "b". Beam
+# search finds a sequence that begins with "b" and is more probable as a whole.
+# With `alpha=0.0`, the scores of both are log-probabilities, so you can compare
+# them.
+
+# %%
+assert text(ids[0, 0]) == "b c (end)"
+assert np.isclose(float(scores[0, 0]), np.log(0.4 * 0.9 * 0.95), atol=1e-4)
+assert float(scores[0, 0]) > float(greedy_scores[0])
+
+# %% [markdown]
+# ## The length penalty
+#
+# Longer sequences have smaller probabilities. Beam search therefore divides
+# log-probabilities by the length penalty ((5 + n) / 6)^α, section 6.1 and Wu et
+# al. (2016). The length n counts the end token. α is 0.6 unless you set it. A
+# hypothesis at its limit ends with the end token.
+
+# %%
+lengths = np.arange(1, 51)
+plt.figure(figsize=(6, 3.2), layout="constrained")
+for alpha in (0.0, 0.6, 1.0):
+    penalty = ops.convert_to_numpy(length_penalty(lengths, alpha))
+    plt.plot(lengths, penalty, label=f"α = {alpha}")
+plt.xlabel("length n")
+plt.ylabel("length penalty")
+plt.legend(frameon=False)
+plt.grid(alpha=0.3)
+plt.show()
+
+# %%
+_, penalised = beam_search(step, {}, limits=[6], beam_size=3)
+expected = np.log(0.4 * 0.9 * 0.95) / float(length_penalty(3, 0.6))
+assert np.isclose(float(penalised[0, 0]), expected, atol=1e-4)
+
+# %% [markdown]
+# ## Sampling
+#
+# `sample` draws each token from the model's distribution. It takes a
+# temperature, `top_k` and `top_p`. The same integer as `seed` draws the same
+# tokens. For several samples of one sentence, repeat its row.
+
+# %%
+rows = [6] * 1000
+ids, _ = sample(step, {}, limits=rows, seed=1)
+first = ops.convert_to_numpy(ids)[:, 0]
+print(f"{np.mean(first == A):.2f} of the samples begin with a")
+assert 0.55 < np.mean(first == A) < 0.65
+
+again, _ = sample(step, {}, limits=rows, seed=1)
+assert (ops.convert_to_numpy(again) == ops.convert_to_numpy(ids)).all()
+
+# %% [markdown]
+# A low temperature prefers probable tokens. `top_k` and `top_p` exclude
+# improbable ones. With `top_k=1`, only the most probable token is left.
+
+# %%
+figure, axes = plt.subplots(
+    1, 3, figsize=(8, 2.8), sharey=True, layout="constrained"
+)
+for axis, settings in zip(
+    axes,
+    ({"temperature": 1.0}, {"temperature": 0.3}, {"top_p": 0.5}),
+    strict=True,
+):
+    ids, _ = sample(step, {}, limits=rows, seed=2, **settings)
+    first = ops.convert_to_numpy(ids)[:, 0]
+    axis.bar(["a", "b"], [np.mean(first == token) for token in (A, B)])
+    axis.set_title(", ".join(f"{k}={v}" for k, v in settings.items()))
+axes[0].set_ylabel("share of first tokens")
+plt.show()
+
+# %% [markdown]
+# ## Constraints
+#
+# All three functions take the same constraints. `minima` are the least lengths,
+# the end token included. `prefix` prescribes the first tokens of a row; -1
+# leaves a position free.
+
+# %%
+ids, scores = sample(
+    step,
+    {},
+    limits=[5, 9],
+    top_p=0.9,
+    minima=[4, 4],
+    prefix=[[B], [-1]],
+    seed=3,
+)
+ids = ops.convert_to_numpy(ids)
+for row in ids:
+    print(text(row))
+assert ids[0, 0] == B
+assert (np.count_nonzero(ids, axis=1) >= 4).all()
+assert (np.count_nonzero(ids, axis=1) <= [5, 9]).all()
+
+# %% [markdown]
+# ## A model with a cache
+#
+# A real model attends to all earlier tokens. Without a cache, it would compute
+# their keys and values again at every step. The layers have caches for this:
+# `layer.empty_cache(batch, length)` makes one, and a call with `cache=` and
+# `cache_index=` returns the output and the new cache.
+#
+# A decoder-only model is an encoder layer with a causal mask. This one has
+# random weights, because the guide shows only how to decode it.
+
+# %%
+VOCABULARY, LENGTH = 7, 6
+embedding = PositionalEmbedding(VOCABULARY, d_model=16)
+layer = EncoderLayer(d_model=16, num_heads=2, d_ff=32)
+
+
+def whole_logits(ids):
+    """Returns the logits of all positions at once."""
+    x = layer(embedding(ids), use_causal_mask=True)
+    return embedding(x, reverse=True)
+
+
+def cached_step(tokens, cache, index):
+    """Returns the logits of the next token alone."""
+    x = embedding(tokens[:, None], offset=index)
+    x, cache = layer(x, cache=cache, cache_index=index)
+    return embedding(x, reverse=True)[:, 0], cache
+
+
+# %% [markdown]
+# Step by step, the model gives the same logits as in one pass. Write this check
+# for your own step function, too.
+
+# %%
+tokens = np.array([[2, 5, 4, 6, 5, 4], [2, 6, 6, 4, 5, 5]])
+expected = ops.convert_to_numpy(whole_logits(tokens))
+cache = layer.empty_cache(len(tokens), LENGTH)
+for index in range(LENGTH):
+    logits, cache = cached_step(tokens[:, index], cache, index)
+    logits = ops.convert_to_numpy(logits)
+    np.testing.assert_allclose(logits, expected[:, index], atol=1e-5)
+
+# %% [markdown]
+# A search needs a cache with one row for each hypothesis. Beam search with two
+# sentences and three beams has six rows.
+
+# %%
+beams = 3
+ids, scores = beam_search(
+    cached_step,
+    layer.empty_cache(2 * beams, LENGTH),
+    limits=[LENGTH, LENGTH],
+    beam_size=beams,
+)
+assert tuple(ids.shape) == (2, beams, LENGTH)
+assert (np.diff(ops.convert_to_numpy(scores), axis=1) <= 0).all()
+
+# %% [markdown]
+# `examples/language_model.py` trains a decoder-only model and decodes it in
+# this way. To draw what your layers may attend to, see
+# [Compose layers](compose_layers.py).

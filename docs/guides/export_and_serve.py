@@ -1,0 +1,279 @@
+# %% [markdown]
+# # Export and serve
+#
+# An export is one SavedModel. It takes text and returns text: the tokenizer,
+# the model and beam search are in one graph. This guide trains a small model,
+# exports it, calls its signatures, and draws what it attends to. These commands
+# export, translate and score:
+#
+# ```
+# keras-transformer export runs/NAME saved_models/NAME/1
+# keras-transformer translate saved_models/NAME/1 < lines > translations
+# keras-transformer evaluate saved_models/NAME/1 \
+#     --source FILE --reference FILE
+# ```
+
+# %% tags=["remove-cell"]
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+import tensorflow as tf
+
+tf.get_logger().setLevel("ERROR")
+
+# %%
+import pathlib
+import tempfile
+
+import matplotlib.pyplot as plt
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, registers the tokenizer's operations
+
+from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.export import SavedTranslator, saved_model
+from keras_transformer.inference import (
+    SearchSettings,
+    Translator,
+    plot_attention,
+    translate_lines,
+)
+from keras_transformer.training import Recipe, load_model, start_run, train
+
+temporary = tempfile.TemporaryDirectory()  # everything below goes here
+folder = pathlib.Path(temporary.name)
+
+# %% [markdown]
+# ## A small model
+#
+# The model learns a few kinds of sentences of the built-in grammar, so that it
+# translates after seconds of training. Expect mistakes, in numbers above all.
+# `make demo` trains one for the whole grammar in some minutes.
+# [Train on your own text](train_on_your_text.py) explains the recipe.
+
+# %%
+STEPS = 400
+KINDS = ("Room ", "The answer ", "Please call me ", "The old ", "The red ")
+corpus = folder / "corpus"
+corpus.mkdir()
+for split, size in {"train": 20_000, "validation": 100}.items():
+    pairs = [p for p in pairs_of_split(split, size) if p[0].startswith(KINDS)]
+    english, german = zip(*pairs, strict=True)
+    (corpus / f"{split}.en").write_text("\n".join(english) + "\n", "utf-8")
+    (corpus / f"{split}.de").write_text("\n".join(german) + "\n", "utf-8")
+recipe = Recipe(
+    corpus=str(corpus),
+    vocab_size=400,
+    tokens_per_batch=1000,
+    warmup_steps=100,
+    learning_rate_scale=0.5,
+    validate_every=STEPS,
+)
+run = start_run(
+    folder / "run",
+    "tiny",
+    recipe,
+    num_layers=2,
+    d_model=64,
+    num_heads=4,
+    d_ff=256,
+    norm_first=True,
+    dropout_rate=0.0,
+)
+model = train(run, STEPS)
+
+# %% [markdown]
+# ## Export
+#
+# The export has the run's chosen weights. The last part of its path is a
+# version number, because servers look for one. `settings` are those of the
+# search; the paper's are the default.
+
+# %%
+path = saved_model.export(
+    run,
+    folder / "saved_models" / "rooms" / "1",
+    settings=SearchSettings(beam_size=4, alpha=0.6),
+    dtype="float32",
+)
+for file in sorted(path.rglob("*")):
+    if file.is_file():
+        print(file.relative_to(path))
+
+# %% [markdown]
+# `SHA256SUMS` lists every file of an export, and our commands check it. Loading
+# a model runs its code: load only models that you trust.
+#
+# ## Load it with TensorFlow alone
+#
+# The SavedModel needs `tensorflow` and `tensorflow_text` to load, and nothing
+# of this package.
+
+# %%
+loaded = tf.saved_model.load(str(path))
+translate = loaded.signatures["serving_default"]
+lines = [
+    "Room 7 is on the third floor.",
+    "The old jacket costs €49.",
+    "Please call me on Thursday before two o'clock.",
+    "",
+]
+answers = translate(text=tf.constant(lines))
+for line, translation, score in zip(
+    lines, answers["translation"].numpy(), answers["score"].numpy(), strict=True
+):
+    print(f"{line!r}\n  {translation.decode()!r}  ({score:.3f})")
+
+# %% [markdown]
+# Every input string has one answer in its place. Empty and blank strings give
+# "" and score 0. Input is cut after 512 word pieces. Invalid UTF-8 is accepted,
+# and output is always valid UTF-8.
+
+# %%
+assert answers["translation"].numpy()[3] == b""
+assert answers["score"].numpy()[3] == 0
+
+broken = translate(text=tf.constant([b"Room \xff\xfe is on the third floor."]))
+broken["translation"].numpy()[0].decode("utf-8")  # raises no error
+
+# %% [markdown]
+# The export translates as the run's model does:
+
+# %%
+translator = Translator(
+    load_model(run), run.source_tokenizer, run.target_tokenizer
+)
+assert translate_lines(translator.translate, lines) == [
+    translation.decode() for translation in answers["translation"].numpy()
+]
+
+# %% [markdown]
+# ## Signatures
+#
+# B is the number of texts, K the beam size, S and T the numbers of word pieces
+# of source and target, N the number of layers and H of heads.
+#
+# ```
+# serving_default(text: string[B])
+#     -> {translation: string[B], score: float32[B]}
+# n_best(text: string[B], beam_size: int32[], alpha: float32[],
+#        max_length: int32[])
+#     -> {translation: string[B, K], score: float32[B, K]}
+# score(text: string[B], translation: string[B])
+#     -> {score: float32[B], pieces: int32[B]}
+# explain(text: string[B])
+#     -> {translation, score, source_pieces: string[B, S],
+#         target_pieces: string[B, T], attention: float32[B, N, H, T, S]}
+# ```
+#
+# Each of them also returns `truncated: bool[B]`, whether a text was too long
+# and was cut. A score is the log-probability divided by the length penalty; the
+# signature `score` returns the log-probability itself.
+#
+# `n_best` returns all hypotheses, best first:
+
+# %%
+hypotheses = loaded.signatures["n_best"](
+    text=tf.constant(lines[:1]),
+    beam_size=tf.constant(3),
+    alpha=tf.constant(0.6),
+    max_length=tf.constant(60),
+)
+for translation, score in zip(
+    hypotheses["translation"].numpy()[0],
+    hypotheses["score"].numpy()[0],
+    strict=True,
+):
+    print(f"{score:7.3f}  {translation.decode()}")
+assert (np.diff(hypotheses["score"].numpy()) <= 0).all()
+
+# %% [markdown]
+# `score` says how probable the model finds translations that you give it:
+
+# %%
+given = loaded.signatures["score"](
+    text=tf.constant(lines[1:2] * 2),
+    translation=tf.constant(
+        ["Die alte Jacke kostet 49 Euro.", "Zimmer 7 ist im dritten Stock."]
+    ),
+)
+print(given["score"].numpy())
+assert (given["score"].numpy() < 0).all()
+
+# %% [markdown]
+# ## What the model attends to
+#
+# `explain` returns the weights from each target piece to each source piece.
+# `SavedTranslator` loads an export and removes the padding of one line, and
+# `plot_attention` draws each head of the last decoder layer; here, the first
+# two of four heads. The command is
+# `keras-transformer translate MODEL --explain attention.png`, for one line.
+
+# %%
+explained = SavedTranslator(path).explain(lines[0])
+print(explained["translation"])
+picture = plot_attention(
+    explained["source_pieces"],
+    explained["target_pieces"],
+    explained["attention"][:, :2],
+    folder / "attention.png",
+)
+
+pixels = plt.imread(picture)
+plt.figure(figsize=(10, 10 * len(pixels) / len(pixels[0])), frameon=False)
+plt.axes((0, 0, 1, 1)).imshow(pixels)
+plt.axis("off")
+plt.show()
+
+# %% [markdown]
+# A row is a target piece, and the cell is dark where the decoder attends to the
+# source piece of the column. Each row adds up to 1. A model that has trained
+# for longer attends more sharply.
+
+# %%
+sums = explained["attention"].sum(axis=-1)
+np.testing.assert_allclose(sums, 1.0, atol=1e-3)
+
+# %% [markdown]
+# ## TensorFlow Serving
+#
+# TensorFlow Serving loads `saved_models/NAME` as it is
+# (`--model_base_path=…/saved_models/NAME`). An export is refused if it has an
+# operation or an attribute that TensorFlow Serving 2.19 does not know. Beside
+# the model are requests to warm up with, defaults for `n_best`, a proposal for
+# batching, and a `README.md` with the calls by REST and gRPC. The tests load
+# exports through the same v1 session and with `saved_model_cli`; a TensorFlow
+# Serving binary has not been run.
+#
+# ## Dtype, threads and memory
+#
+# The matrices are in bfloat16 if the exporting processor multiplies in
+# bfloat16, and in float32 otherwise. `export --dtype` chooses for another
+# machine.
+#
+# For bfloat16, set `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1` in the server, as our
+# commands do: TensorFlow then lays out each matrix once. Never set it in a
+# process that trains.
+#
+# `translate` and `evaluate` cut `--batch-size` lines among the cores, at least
+# 16 lines for each, and translate the parts at the same time. On two cores this
+# gives 1.3 to 1.5 times as many tokens a second as one batch that uses both
+# cores.
+#
+# ## CTranslate2
+#
+# This command writes the same weights for
+# [CTranslate2](https://github.com/OpenNMT/CTranslate2); `--quantization` is
+# optional:
+#
+# ```
+# keras-transformer export RUN FOLDER --format ctranslate2 --quantization int8
+# ```
+#
+# The tests compare the probability of every token with that engine. CTranslate2
+# has its own beam search, with a length penalty of n^α.
+
+# %%
+temporary.cleanup()

@@ -1,0 +1,215 @@
+# %% [markdown]
+# # Stop, resume, repeat exactly
+#
+# A run that is stopped and resumed ends bit for bit like one that was never
+# stopped. This guide shows it: it trains one run without a stop, stops a second
+# run by a signal, resumes that run, and compares the weights.
+#
+# The command that started a run also resumes it, with `--resume`. So does the
+# short form:
+#
+# ```
+# keras-transformer train --resume --out runs/NAME
+# ```
+
+# %% tags=["remove-cell"]
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+import tensorflow as tf
+
+tf.get_logger().setLevel("ERROR")
+
+# %%
+import json
+import os
+import pathlib
+import signal
+import tempfile
+
+import keras
+import numpy as np
+
+from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.training import (
+    Recipe,
+    TrainingInterrupted,
+    open_run,
+    start_run,
+    train,
+)
+
+temporary = tempfile.TemporaryDirectory()  # everything below goes here
+folder = pathlib.Path(temporary.name)
+corpus = folder / "corpus"
+corpus.mkdir()
+for split, size in {"train": 500, "validation": 4}.items():
+    english, german = zip(*pairs_of_split(split, size), strict=True)
+    (corpus / f"{split}.en").write_text("\n".join(english) + "\n", "utf-8")
+    (corpus / f"{split}.de").write_text("\n".join(german) + "\n", "utf-8")
+
+# %% [markdown]
+# ## Train without a stop
+#
+# The run validates after step 4 and after step 8, and saves a checkpoint each
+# time. The model has dropout, so an exact repetition needs the same random
+# numbers, too.
+
+# %%
+recipe = Recipe(
+    corpus=str(corpus),
+    vocab_size=400,
+    tokens_per_batch=300,
+    warmup_steps=20,
+    validate_every=4,
+    seed=1,
+)
+shape = {"num_layers": 1, "d_model": 32, "num_heads": 2, "d_ff": 64}
+
+uninterrupted = start_run(folder / "uninterrupted", "tiny", recipe, **shape)
+model = train(uninterrupted, 8)
+
+# %% [markdown]
+# ## Stop by a signal
+#
+# SIGTERM and Ctrl-C finish the step, save, and end the command with status 143
+# and 130. This also holds during a validation; the resumed run does that
+# validation first. In Python, `train` raises `TrainingInterrupted`.
+#
+# This callback sends SIGTERM to its own process in step 6, as a scheduler might
+# do at any time.
+
+
+# %%
+class SignalInStep(keras.callbacks.Callback):
+    """Sends SIGTERM in the second step of the second epoch: step 6."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if (self.epoch, batch) == (1, 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+stopped = start_run(folder / "stopped", "tiny", recipe, **shape)
+try:
+    train(stopped, 8, callbacks=[SignalInStep()])
+except TrainingInterrupted as interrupted:
+    message = str(interrupted)
+print(message)
+
+# %%
+names = sorted(path.name for path in stopped.checkpoints.iterdir())
+print(names)
+assert "step-00000006.npz" in names
+assert not stopped.weights.exists()  # training has not ended
+
+# %% [markdown]
+# ## Resume
+#
+# `open_run` opens the folder, and `train` goes on from the newest checkpoint.
+# The number of steps counts from the beginning of the run.
+
+# %%
+resumed = open_run(folder / "stopped")
+model = train(resumed, 8)
+
+# %% [markdown]
+# A checkpoint is a NumPy archive. It has the weights, the state of the
+# optimizer and the state of the random generators. All arrays of the two runs
+# are equal, to the last bit:
+
+
+# %%
+def arrays_of(run, step):
+    """Returns the arrays of a checkpoint by name."""
+    with np.load(run.checkpoints / f"step-{step:08}.npz") as archive:
+        return {
+            name: archive[name]
+            for name in archive.files
+            if name.startswith(("weights/", "optimizer/", "seeds/"))
+        }
+
+
+expected = arrays_of(uninterrupted, 8)
+found = arrays_of(resumed, 8)
+assert found.keys() == expected.keys()
+for name in expected:
+    np.testing.assert_array_equal(found[name], expected[name])
+print(f"{len(expected)} arrays are equal.")
+
+# %% [markdown]
+# ## What is in the run's folder
+
+# %%
+for path in sorted(resumed.folder.rglob("*")):
+    if path.is_file():
+        print(path.relative_to(resumed.folder))
+
+# %% [markdown]
+# | file | content |
+# |---|---|
+# | `run.json` | the model's shape, the recipe, the dtype policy, and marks of the training data and the vocabularies |
+# | `source.model`, `target.model` | the vocabularies |
+# | `checkpoints/step-*.npz` | all state after a step |
+# | `checkpoints/validated.json` | the best validation so far, after each validation |
+# | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices |
+# | `log.jsonl`, `training.png`, `logs/` | the curves: as text, as a picture, and for TensorBoard |
+# | `weights.npz` | the chosen weights, when training has ended |
+# | `.lock` | keeps a second process away |
+#
+# - After SIGKILL, training resumes from the newest intact checkpoint. Damaged
+#   checkpoints are reported.
+# - Checkpoints are written at every validation, and with
+#   `--save-every-minutes` between them.
+# - A lock keeps a second process from training the same run.
+# - A loss or a weight that is not finite ends training before it is saved.
+#
+# ## When a resumed run differs
+#
+# A resumed run ends bit for bit like an uninterrupted one, on one CPU, and on
+# GPUs with `--deterministic`. If yours does not, compare the starts first:
+
+# %%
+starts = [
+    json.loads(line)
+    for line in (resumed.folder / "starts.jsonl").read_text().splitlines()
+]
+for start in starts:
+    print(json.dumps(start, indent=2))
+for name in ("keras", "tensorflow", "processor", "dtype_policy", "devices"):
+    assert starts[0][name] == starts[1][name], name
+
+# %% [markdown]
+# | what differs | what to do |
+# |---|---|
+# | the versions of Keras, TensorFlow or this package | install the versions of the first start |
+# | the processor | resume on the same kind; another processor may add numbers in another order |
+# | the number of devices | use as many as before: each replica draws its own dropout |
+# | nothing, and it trains on a GPU | start both runs with `--deterministic`; it is slower |
+# | the recipe in `run.json` | the settings of the two runs were different from the beginning |
+#
+# The dtype policy cannot change: `auto` is decided when the run begins and kept
+# in `run.json`. The training data cannot change either: `train` refuses a
+# corpus whose word pieces differ from those of the first start.
+
+# %%
+record = json.loads((resumed.folder / "run.json").read_text())
+assert record["recipe"]["dtype_policy"] == starts[0]["dtype_policy"]
+
+with open(corpus / "train.en", "a", encoding="utf-8") as file:
+    file.write("One more sentence.\n")
+with open(corpus / "train.de", "a", encoding="utf-8") as file:
+    file.write("Noch ein Satz.\n")
+try:
+    train(open_run(resumed.folder), 12)
+except ValueError as error:
+    message = str(error).replace(str(folder), "runs")
+print(message)
+assert "has changed" in message
+
+# %%
+temporary.cleanup()

@@ -1,0 +1,226 @@
+# %% [markdown]
+# # Train on your own text
+#
+# This guide writes a small corpus to files, trains a translator on it, and
+# draws its curves. One command does the same:
+#
+# ```
+# keras-transformer train --corpus FOLDER --source en --target de \
+#     --preset tiny --steps 20000 --out runs/NAME
+# ```
+
+# %% tags=["remove-cell"]
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+import tensorflow as tf
+
+tf.get_logger().setLevel("ERROR")
+
+# %%
+import json
+import pathlib
+import tempfile
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from keras_transformer import TransformerSchedule
+from keras_transformer.data import load_pairs
+from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.inference import Translator, translate_lines
+from keras_transformer.training import (
+    Recipe,
+    evaluate,
+    load_model,
+    open_run,
+    start_run,
+    train,
+)
+
+temporary = tempfile.TemporaryDirectory()  # everything below goes here
+folder = pathlib.Path(temporary.name)
+
+# %% [markdown]
+# ## The corpus
+#
+# A corpus is named by one string, the option `--corpus` or the `corpus` of a
+# `Recipe`. It is one of
+#
+# - a folder with the files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, one
+#   sentence a line, such as `train.en` and `train.de.gz`;
+# - `tfds:NAME`, a translation data set of TensorFlow Datasets, such as
+#   `tfds:wmt14_translate/de-en`;
+# - `builtin`, sentences that a grammar in the package makes.
+#
+# Put your own text into a folder. Line 7 of `train.de` must be the translation
+# of line 7 of `train.en`. Here, the sentences come from the built-in grammar.
+
+# %%
+corpus = folder / "corpus"
+corpus.mkdir()
+for split, size in {"train": 2000, "validation": 20, "test": 10}.items():
+    english, german = zip(*pairs_of_split(split, size), strict=True)
+    (corpus / f"{split}.en").write_text("\n".join(english) + "\n", "utf-8")
+    (corpus / f"{split}.de").write_text("\n".join(german) + "\n", "utf-8")
+
+pairs = load_pairs(str(corpus), "train", source="en", target="de")
+assert len(pairs) == 2000
+print(pairs.source[0])
+print(pairs.target[0])
+
+# %% [markdown]
+# ## The recipe
+#
+# A `Recipe` says how to train. `train_split`, `validation_split` and
+# `test_split` name the splits; the options are `--train`, `--validation` and
+# `--test`. With a test split, that split is translated and scored at the end.
+# The recipe below is small, so that this guide takes seconds. It takes a
+# vocabulary of 400 word pieces, where the default is 8000.
+
+# %%
+STEPS = 300
+recipe = Recipe(
+    corpus=str(corpus),
+    source="en",
+    target="de",
+    vocab_size=400,
+    tokens_per_batch=800,
+    warmup_steps=100,
+    learning_rate_scale=0.5,
+    validate_every=max(STEPS // 6, 1),
+)
+
+# %% [markdown]
+# The learning rate rises for `warmup_steps` steps and then falls with the
+# square root of the step (section 5.3). Its peak is `learning_rate_scale` /
+# √(d_model · warmup_steps). A small model has a high peak, so
+# `learning_rate_scale` below 1 may help.
+
+# %%
+steps = np.arange(0, 1000)
+plt.figure(figsize=(6, 3.2), layout="constrained")
+for warmup_steps, scale in ((100, 1.0), (100, 0.5), (400, 1.0)):
+    schedule = TransformerSchedule(64, warmup_steps, scale)
+    label = f"warmup_steps={warmup_steps}, scale={scale}"
+    plt.plot(steps, [float(schedule(step)) for step in steps], label=label)
+    peak = scale / np.sqrt(64 * warmup_steps)
+    assert np.isclose(float(schedule(warmup_steps - 1)), peak)
+plt.xlabel("step")
+plt.ylabel("learning rate")
+plt.legend(frameon=False)
+plt.grid(alpha=0.3)
+plt.show()
+
+# %% [markdown]
+# ## Train
+#
+# `start_run` writes the folder of a new run and learns the vocabulary. The
+# preset gives the model's shape. `num_layers`, `d_model`, `num_heads` and
+# `d_ff` change it; the options are `--num-layers`, `--d-model`, `--num-heads`
+# and `--d-ff`. `keras-transformer train --help` lists all options.
+
+# %%
+run = start_run(
+    folder / "run",
+    "tiny",
+    recipe,
+    num_layers=1,
+    d_model=64,
+    num_heads=2,
+    d_ff=128,
+)
+model = train(run, STEPS)
+
+# %% [markdown]
+# `training.png` in the run's folder shows the loss, the BLEU of the validation
+# split, and the learning rate. To see the curves while a run trains, call
+# `tensorboard --logdir runs`.
+
+# %%
+plt.figure(figsize=(6, 7.5), layout="constrained")
+plt.imshow(plt.imread(run.folder / "training.png"))
+plt.axis("off")
+plt.show()
+
+# %%
+log = [
+    json.loads(line)
+    for line in (run.folder / "log.jsonl").read_text().splitlines()
+]
+assert log[-1]["step"] == STEPS
+assert log[-1]["val_loss"] < log[0]["val_loss"]
+
+# %% [markdown]
+# ## What is in a run
+#
+# A run is a folder. It has the model's shape, the recipe, the vocabularies, the
+# checkpoints, `log.jsonl` and `training.png`, and in the end `weights.npz`.
+# [Stop, resume, repeat exactly](stop_and_resume.py) looks at the files.
+
+# %%
+for path in sorted(run.folder.iterdir()):
+    print(path.name)
+assert run.weights.exists()
+
+# %% [markdown]
+# The dtype policy is `auto`: `mixed_bfloat16` where the processor or the GPU
+# multiplies in bfloat16, `float32` elsewhere. The run keeps what `auto` was on
+# the machine where it began. `starts.jsonl` records versions, processor, dtype
+# and number of devices for every start.
+
+# %%
+start = json.loads((run.folder / "starts.jsonl").read_text())
+print(json.dumps(start, indent=2))
+assert start["dtype_policy"] == open_run(run.folder).recipe.dtype_policy
+
+# %% [markdown]
+# ## Which weights are exported
+#
+# At the end of training, three candidates translate the validation split with
+# the paper's beam search: the newest checkpoint, the best one by validation
+# BLEU, and the average of the last ones (section 6.1). The best candidate
+# becomes `weights.npz`. `keras-transformer average runs/NAME --last 10` chooses
+# again with another number. `--patience N` ends training after N validations
+# without a better BLEU.
+#
+# `train` returns the model with the chosen weights. `load_model` loads it
+# later.
+
+# %%
+loaded = load_model(open_run(run.folder))
+for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+# %% [markdown]
+# ## Translate and score
+#
+# `evaluate` translates a split and returns its BLEU. `Translator` translates
+# any text. After so few steps the model knows common words and no sentence;
+# `make demo` trains one that scores BLEU 98 in some minutes.
+
+# %%
+result = evaluate(run, model, "test")
+print(f"BLEU {result['bleu']:.1f} on {result['sentences']} sentences")
+
+translator = Translator(model, run.source_tokenizer, run.target_tokenizer)
+lines = ["Room 7 is on the third floor.", "The old jacket costs €49."]
+translations = translate_lines(translator.translate, lines)
+for line, translation in zip(lines, translations, strict=True):
+    print(f"{line}\n  {translation}")
+assert len(translations) == len(lines)
+
+# %% [markdown]
+# ## Fine-tune
+#
+# To fine-tune, begin with the vocabulary and the weights of another run:
+# `--initial-run runs/OTHER`, or `initial_run` of a `Recipe`.
+#
+# Next: [stop and resume a run](stop_and_resume.py),
+# [train on several devices](several_devices.py), or
+# [export the model and serve it](export_and_serve.py).
+
+# %%
+temporary.cleanup()

@@ -1,0 +1,77 @@
+"""Runs every guide, in miniature, as a program of its own."""
+
+import ast
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+GUIDES = sorted(
+    (pathlib.Path(__file__).parents[1] / "docs/guides").glob("*.py")
+)
+each_guide = pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
+STEPS = re.compile(r"^STEPS = \d+$", re.MULTILINE)
+
+
+def test_there_are_guides():
+    assert len(GUIDES) >= 6
+
+
+@each_guide
+def test_it_runs_and_leaves_no_files(path, tmp_path):
+    """In a process of its own: devices are set before TensorFlow starts."""
+    program, here, temporary = (
+        tmp_path / name for name in ("program", "here", "temporary")
+    )
+    for folder in (program, here, temporary):
+        folder.mkdir()
+    program = program / path.name
+    program.write_text(STEPS.sub("STEPS = 2", path.read_text("utf-8")), "utf-8")
+    result = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=here,
+        env={**os.environ, "MPLBACKEND": "Agg", "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert not list(here.iterdir())
+    left = [p.name for p in temporary.iterdir() if p.name.startswith("tmp")]
+    assert not left
+
+
+@each_guide
+def test_it_states_truths(path):
+    """A guide asserts what it says, so that a wrong sentence fails here."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    asserts = [node for node in nodes if isinstance(node, ast.Assert)]
+    calls = [
+        node.func.attr
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    calls = [name for name in calls if name.startswith("assert_")]
+    assert len(asserts) + len(calls) >= 2
+
+
+@each_guide
+def test_it_is_in_the_documentation(path):
+    index = path.parents[1] / "index.md"
+    assert f"guides/{path.stem}\n" in index.read_text("utf-8")
+
+
+@each_guide
+def test_its_first_cell_is_its_title(path):
+    lines = path.read_text("utf-8").splitlines()
+    assert lines[0] == "# %% [markdown]"
+    assert re.fullmatch(r"# # \w.*", lines[1])
+
+
+@each_guide
+def test_it_has_a_picture_or_a_table(path):
+    text = path.read_text("utf-8")
+    assert "plt.show()" in text or "# |---|" in text
