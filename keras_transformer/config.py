@@ -6,6 +6,8 @@ from typing import Any
 # Special ids, the same in the tokenizer, the batches, the model and the search.
 PAD, UNKNOWN, START, END = range(4)
 
+POSITIONS = ("sinusoidal", "learned", None)
+
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},
     "base": {"num_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048},
@@ -104,7 +106,7 @@ class TransformerConfig:
         )
         self._check(
             "positions",
-            self.positions in ("sinusoidal", "learned", None),
+            self.positions in POSITIONS,
             '"sinusoidal", "learned" or None',
         )
         if self.positions == "learned" and self.max_length is None:

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig, beam_search
+from keras_transformer.config import POSITIONS
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 
@@ -35,6 +36,8 @@ def test_every_field_of_a_config_is_compared():
     fields = {field.name for field in dataclasses.fields(TransformerConfig)}
     compared = {name for config in CONFIGS for name in config}
     assert fields - SHAPE - IN_TRAINING == compared
+    positions = {config.get("positions", "sinusoidal") for config in CONFIGS}
+    assert positions == set(POSITIONS)
 
 
 def random_model(**config):

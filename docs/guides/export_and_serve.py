@@ -229,8 +229,7 @@ plt.show()
 
 # %% [markdown]
 # A row is a target piece, and the cell is dark where the decoder attends to the
-# source piece of the column. Each row adds up to 1. A model that has trained
-# for longer attends more sharply.
+# source piece of the column. Each row adds up to 1.
 
 # %%
 sums = explained["attention"].sum(axis=-1)

@@ -188,13 +188,21 @@ for name in ("keras", "tensorflow", "processor", "dtype_policy", "devices"):
 # |---|---|
 # | the versions of Keras, TensorFlow or this package | install the versions of the first start |
 # | the processor | resume on the same kind; another processor may add numbers in another order |
+# | the cores or the environment, such as `TF_ENABLE_ONEDNN_OPTS` | use those of the first start; the command switches oneDNN on, `train` in Python does not |
 # | the number of devices | use as many as before: each replica draws its own dropout |
-# | nothing, and it trains on a GPU | start both runs with `--deterministic`; it is slower |
+# | nothing, and it trains on a GPU | give `--deterministic` at every start, since it is not kept with the run; it is slower |
 # | the recipe in `run.json` | the settings of the two runs were different from the beginning |
 #
 # The dtype policy cannot change: `auto` is decided when the run begins and kept
 # in `run.json`. The training data cannot change either: `train` refuses a
 # corpus whose word pieces differ from those of the first start.
+#
+# To find where two runs part, compare the checkpoints of every step that both
+# have. If arrays under `seeds/` differ, look at dropout and devices; if only
+# weights differ, look at the arithmetic. In `log.jsonl` compare `val_loss`: the
+# `loss` of an epoch that was interrupted covers the steps after the restart alone.
+# `weights.npz` is chosen by BLEU on the validation split, which may have changed.
+# `training/progress.py` decides where a run resumes.
 
 # %%
 record = json.loads((resumed.folder / "run.json").read_text())

@@ -14,10 +14,10 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import PAD, START, TransformerConfig
+from keras_transformer.inference.fast_attention import attend, swap_axes
 from keras_transformer.layers import positional_encoding
 
 MASKED_SCORE = -1e9  # added to the scores of masked positions
-ONE_THREAD = 2**18  # number of multiplications for which one thread is enough
 
 
 class InferenceModel:
@@ -250,7 +250,7 @@ class InferenceModel:
     def _split_heads(self, x, batch, width):
         """Reshapes `(B·n, G·K)`, of G heads, to `(B, G, n, K)`."""
         x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
-        return _swap_axes(x)
+        return swap_axes(x)
 
     def _attend(self, queries, keys, values, attention_bias):
         """Computes equation 1 of the paper.
@@ -263,17 +263,8 @@ class InferenceModel:
         Returns:
             The heads side by side, `(B·n, H·K)`, and the weights.
         """
-        arguments = queries, keys, values, attention_bias
-        # In 64 bits, since there may be 2³¹ multiplications and more.
-        multiplications = (
-            tf.size(queries, tf.int64) * tf.shape(keys, tf.int64)[2]
-        )
-        x, weights = tf.cond(
-            multiplications <= ONE_THREAD,
-            lambda: _attend_small(*arguments),
-            lambda: _attend_large(*arguments),
-        )
-        x = _swap_axes(x)
+        x, weights = attend(queries, keys, values, attention_bias)
+        x = swap_axes(x)
         width = self.config.num_heads * self.value_dim
         return tf.reshape(x, [-1, width]), weights
 
@@ -317,33 +308,3 @@ def linear(x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def _product(x, kernel):
     return tf.matmul(tf.cast(x, kernel.dtype), kernel)
-
-
-def _swap_axes(x):
-    """Swaps axes 1 and 2, as integers: oneDNN transposes floats in another
-    thread, which takes ten times as long for few numbers."""
-    dtype = tf.int32 if x.dtype == tf.float32 else tf.int16
-    return tf.bitcast(tf.transpose(tf.bitcast(x, dtype), [0, 2, 1, 3]), x.dtype)
-
-
-def _attend_small(queries, keys, values, attention_bias):
-    """Computes attention with TensorFlow's own kernels, in one thread. The
-    kernels of oneDNN take several times as long for so few numbers, but it has
-    none for `BatchMatMulV3`."""
-    scores = tf.raw_ops.BatchMatMulV3(
-        x=queries, y=keys, adj_y=True, Tout=keys.dtype
-    )
-    scores = tf.cast(scores, tf.float32) + attention_bias
-    weights = tf.exp(scores - tf.reduce_max(scores, axis=-1, keepdims=True))
-    weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
-    x = tf.raw_ops.BatchMatMulV3(
-        x=tf.cast(weights, values.dtype), y=values, Tout=values.dtype
-    )
-    return x, weights
-
-
-def _attend_large(queries, keys, values, attention_bias):
-    """Computes attention with the kernels that TensorFlow chooses."""
-    scores = tf.matmul(queries, keys, transpose_b=True)
-    weights = tf.nn.softmax(tf.cast(scores, tf.float32) + attention_bias)
-    return tf.matmul(tf.cast(weights, values.dtype), values), weights

@@ -20,7 +20,8 @@ def length_penalty(
 
     Beam search divides log-probabilities by the penalty. It stops early on
     the assumption that the penalty never falls as n grows. Keep that property
-    if you change the formula.
+    if you change the formula, and change `tests/paper.py` and the page of an
+    export, `export/export_readme.md`, with it.
 
     Args:
         length: n, an integer or integer tensor.

@@ -21,6 +21,7 @@ import shutil
 import time
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import keras_transformer
@@ -181,9 +182,17 @@ def record_start(run: Run, dtype_policy: str, devices: int):
         "keras_transformer": keras_transformer.__version__,
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
+        "numpy": np.__version__,
         "processor": processor.describe(),
         "dtype_policy": dtype_policy,
         "devices": devices,
+        "cores": os.cpu_count(),
+        "environment": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(("TF_", "ONEDNN_", "XLA_", "OMP_NUM"))
+            and name != "TF_CONFIG"  # differs from worker to worker
+        },
     }
     with open(run.folder / "starts.jsonl", "a") as file:
         file.write(json.dumps(record) + "\n")
