@@ -75,12 +75,20 @@ def test_a_run_is_loaded_and_resumed(earlier, expected, monkeypatch):
     train(run, 302, verbose=0)
     assert not (run.checkpoints / "best.npz").exists()
     assert {300, 302} <= dict(checkpoints.steps(run.checkpoints)).keys()
-    path = dict(checkpoints.steps(run.checkpoints))[302]
-    weights = checkpoints.read_weights(path, load_model(run)).values()
+    model, paths = load_model(run), dict(checkpoints.steps(run.checkpoints))
+    before, after = (
+        checkpoints.read_weights(paths[step], model).values()
+        for step in (300, 302)
+    )
     # Arrays had no names then, but numbers.
     names = sorted(name for name in expected if name.startswith("weights."))
-    for name, value in zip(names, weights, strict=True):
-        np.testing.assert_allclose(value, expected[name], atol=1e-4)
+    moved, apart = [], []
+    for name, start, value in zip(names, before, after, strict=True):
+        moved.append(np.abs(expected[name] - start).ravel())
+        apart.append(np.abs(expected[name] - value).ravel())
+    # Adam makes a step of any gradient, also of one that is rounding alone.
+    moved, apart = np.concatenate(moved), np.concatenate(apart)
+    assert apart.mean() < 0.05 * moved.mean(), (apart.mean(), moved.mean())
 
 
 def test_a_best_checkpoint_that_only_has_its_second_name(earlier, tmp_path):
