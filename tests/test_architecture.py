@@ -11,8 +11,8 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_transformer"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# What each room may import of the package, besides itself. Modules of the root
-# are rooms of their own.
+# Each room may import itself and the rooms named here. Modules of the root are
+# rooms of their own.
 BELOW = {"atomic_files", "config", "lazy_names", "processor"}
 MODEL = {"config", "layers", "losses", "model", "schedule", "search"}
 ROOMS = {

@@ -1,4 +1,4 @@
-"""What an earlier commit, f0b0749, wrote loads and gives the same numbers."""
+"""Files of an earlier commit, f0b0749, load and give the same numbers."""
 
 import importlib
 import pathlib

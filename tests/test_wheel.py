@@ -52,7 +52,7 @@ def test_the_command_runs(installed, tmp_path):
 
 
 def test_package_data_is_there(installed, tmp_path):
-    """What an export reads, and the mark that the package is typed."""
+    """The files that an export reads, and the mark of typed packages."""
     code = """
 import pathlib, keras_transformer
 from keras_transformer.export import tensorflow_serving as serving

@@ -295,7 +295,7 @@ def make_batch(
 def _dealt_to_replicas(rows, sharding):
     """Divides `(rows, length)` into this worker's `(R, A, B, length)`."""
     replicas = sharding.devices
-    parts = replicas * sharding.parts  # of all workers
+    parts = replicas * sharding.parts  # in all workers
     missing = -tf.shape(rows)[0] % parts
     rows = tf.pad(rows, [[0, missing], [0, 0]])
     length = tf.shape(rows)[1]

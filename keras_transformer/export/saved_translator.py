@@ -54,7 +54,7 @@ class SavedTranslator:
         return self.loaded.signatures["serving_default"](text=text)
 
     def explain(self, line: str) -> dict:
-        """What the signature `explain` says of one string, without padding."""
+        """Returns the result of `explain` for one string, without padding."""
         found = self.loaded.signatures["explain"](text=tf.constant([line]))
         found = {name: value.numpy()[0] for name, value in found.items()}
         source, target = (

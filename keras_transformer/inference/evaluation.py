@@ -7,7 +7,7 @@ import pathlib
 from keras_transformer.atomic_files import write_aside
 
 STORE = "evaluations.jsonl"
-BLEU_TOKENIZERS = ("13a", "none", "intl", "char", "zh")  # of sacreBLEU
+BLEU_TOKENIZERS = ("13a", "none", "intl", "char", "zh")  # sacreBLEU's
 
 
 def score(

@@ -48,7 +48,7 @@ def attention_output_spec(
     if return_attention_scores:
         batch, length = query.shape[:2]
         attended: KerasTensor = value if cache is None else cache["key"]
-        keys = attended.shape[-2]  # of `(B, S, D)` or `(B, H, S, d_k)`
+        keys = attended.shape[-2]  # `(B, S, D)` or `(B, H, S, d_k)`
         if cache is not None and cache_index is None:
             # Rows that share their keys become one row with more queries.
             rows = cache["key"].shape[0]

@@ -1,4 +1,4 @@
-"""What happens around the steps of training: quality, logs, checkpoints."""
+"""Callbacks of training: translation quality, logs, checkpoints."""
 
 import dataclasses
 import json
@@ -146,7 +146,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.saved_at = time.monotonic()
 
     def on_train_begin(self, logs: dict | None = None):
-        # What was chosen is not what this training ends with.
+        # Earlier weights are not those that this training ends with.
         self.run.weights.unlink(missing_ok=True)
 
     def on_train_batch_end(self, batch: int, logs: dict):

@@ -60,7 +60,7 @@ def _candidates(run, model, last):
     checkpoints.adopt_best(run.checkpoints)
     best, every = best_step(run), run.recipe.validate_every
     found = checkpoints.steps(run.checkpoints)
-    # What a signal saved between two validations is not of their series.
+    # A signal saves between two validations: not one of their series.
     series = [n for n, _ in found if n % every == 0 or n == found[-1][0]]
     single: dict[int, dict] = {}
     averaged: list[int] = []
