@@ -131,7 +131,7 @@ def write_run(run: Run, initial_model: keras.Model | None = None):
         initial_model: whose weights it begins with. Defaults to none.
     """
     aside = run.folder.with_name(f".{run.folder.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)  # left by a process that was killed
+    shutil.rmtree(aside, ignore_errors=True)  # left by a killed process
     aside.mkdir(parents=True)
     try:
         record = {
