@@ -1,4 +1,4 @@
-"""What several tests need: quiet, seeded, and a small trained-like run."""
+"""Fixtures that several test files share: seeds, a corpus and a small run."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from unittest import mock
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-    # As where it is not installed: importing it fails.
+    # Importing TensorFlow fails, as if it were not installed.
     sys.modules.update(tensorflow=None, tensorflow_text=None)
 
 import keras
@@ -18,15 +18,16 @@ from keras_transformer.processor import aborts_in_half_precision
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
-    # For two replicas, as a machine with two GPUs has them.
+    # Two logical devices can hold two replicas, like a machine with two GPUs.
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * 2,
     )
 
 
-# Minutes each: they begin, so that no process waits for another in the end.
-LONGEST = (
+# Each of these files takes minutes. They start first, so that at the end no
+# test process waits for another.
+SLOWEST_FILES = (
     "test_training.py",
     "test_without_tensorflow.py",
     "test_examples.py",
@@ -38,7 +39,7 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    items.sort(key=lambda item: item.path.name not in SLOWEST_FILES)
     if keras.backend.backend() == "tensorflow" and aborts_in_half_precision():
         skip = pytest.mark.skip(
             reason="half precision ends the process under ONEDNN_MAX_CPU_ISA"
@@ -50,21 +51,26 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def seeded():
+    """Seeds each test and resets the dtype policy after it."""
     keras.utils.set_random_seed(1706)
     yield
     keras.config.set_dtype_policy("float32")
 
 
 @pytest.fixture(autouse=True)
-def same_environment():
-    """What a command sets for its process is not for the tests after it."""
+def restored_environment():
+    """Undoes the changes that a test makes to the environment variables."""
     with mock.patch.dict(os.environ):
         yield
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """A folder of parallel files, gzipped and plain: 700, 61 and 61 pairs."""
+    """Returns a folder of parallel files.
+
+    There are 700 training pairs, gzipped, and 61 plain pairs each for
+    validation and test.
+    """
     import gzip
 
     from keras_transformer.data.builtin.dataset import pairs_of_split
@@ -85,6 +91,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def recipe(corpus):
+    """Returns settings for runs that take seconds."""
     from keras_transformer.training.recipe import Recipe
 
     return Recipe(
@@ -103,7 +110,7 @@ SMALL = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
 
 @pytest.fixture(scope="session")
 def run(recipe, tmp_path_factory):
-    """A run of eight steps: not good at anything, but all there."""
+    """Returns a run after eight steps: complete, but it translates badly."""
     from keras_transformer.training.new_run import start_run
     from keras_transformer.training.train_run import train
 
@@ -115,6 +122,7 @@ def run(recipe, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def exported(run, tmp_path_factory):
+    """Returns the folder of the exported run."""
     from keras_transformer.export import saved_model
 
     path = tmp_path_factory.mktemp("saved_models") / "small" / "1"

@@ -1,6 +1,6 @@
-"""The paper's equations in NumPy, float64, one line of it at a time.
+"""The paper's equations in NumPy, in float64, written out line by line.
 
-Independent of the package: the tests hold its layers against these.
+They share no code with the package, and tests compare its layers with them.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ def softmax(x):
 
 
 def attention(q, k, v, mask=None):
-    """Equation 1. Rows of `mask` without a True give zeros."""
+    """Returns equation 1. A query whose row of `mask` is False gives zeros."""
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
     if mask is None:
         return softmax(scores) @ v
@@ -25,7 +25,7 @@ def attention(q, k, v, mask=None):
 
 
 def multi_head_attention(q, k, v, weights, heads, mask=None):
-    """Section 3.2.2, head by head. `weights`: W^Q, b^Q, W^K … b^O."""
+    """Returns section 3.2.2, head by head. `weights`: W^Q, b^Q, W^K … b^O."""
     wq, bq, wk, bk, wv, bv, wo, bo = weights
     queries, keys, values = q @ wq + bq, k @ wk + bk, v @ wv + bv
     outputs = []
@@ -43,7 +43,7 @@ def multi_head_attention(q, k, v, weights, heads, mask=None):
 
 
 def feed_forward(x, w1, b1, w2, b2):
-    """Equation 2."""
+    """Returns equation 2."""
     return np.maximum(0, x @ w1 + b1) @ w2 + b2
 
 
@@ -54,7 +54,7 @@ def layer_norm(x, gamma, beta, epsilon):
 
 
 def positional_encoding(length, d_model):
-    """Section 3.5, entry by entry."""
+    """Returns the table of section 3.5, entry by entry."""
     table = np.zeros((length, d_model))
     for position in range(length):
         for j in range(d_model):
@@ -64,23 +64,23 @@ def positional_encoding(length, d_model):
 
 
 def learning_rate(step, d_model, warmup_steps):
-    """Equation 3."""
+    """Returns equation 3."""
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 def smoothed_cross_entropy(label, logits, epsilon):
-    """Section 5.4, with the whole target distribution written out."""
+    """Returns the loss of section 5.4, from the full target distribution."""
     target = np.full(len(logits), epsilon / len(logits))
     target[label] += 1 - epsilon
     return -(target * np.log(softmax(logits))).sum()
 
 
 def length_penalty(length, alpha):
-    """Wu et al. (2016), equation 14."""
+    """Returns the length penalty of Wu et al. (2016), equation 14."""
     return ((5 + length) / 6) ** alpha
 
 
-# Parameter counts, from the shapes alone.
+# Parameter counts, computed from the shapes alone.
 
 
 def attention_parameters(d, h, dk, dv):

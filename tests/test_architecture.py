@@ -1,4 +1,4 @@
-"""Which package may import which, read from the source."""
+"""Checks in the source which part of the package imports which."""
 
 import ast
 import os
@@ -11,11 +11,11 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_transformer"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# Each room may import itself and the rooms named here. Modules of the root are
-# rooms of their own.
+# A part of the package is a folder, or a module of the root. Each part may
+# import itself and the parts named here.
 BELOW = {"atomic_files", "config", "lazy_names", "processor"}
 MODEL = {"config", "layers", "losses", "model", "schedule", "search"}
-ROOMS = {
+MAY_IMPORT = {
     "atomic_files": set(),
     "config": set(),
     "lazy_names": set(),
@@ -35,7 +35,8 @@ ROOMS = {
     "__main__": {"cli"},
     "__init__": {*MODEL, "cli", "moved"},
 }
-# These work on any backend: nothing but Keras and the standard library.
+# These parts work on any backend: they import Keras, NumPy and the standard
+# library only.
 ANY_BACKEND = {
     "__init__",
     "atomic_files",
@@ -49,10 +50,10 @@ ANY_BACKEND = {
     "schedule",
     "search",
 }
-# Where TensorFlow has a faster way, for itself alone.
-OWN_WAY_ON_TENSORFLOW = {"layers/dropout.py", "search/batched_take.py"}
-# Imported before the command knows what it is to do.
-COMMAND = {
+# These files have a faster path that runs on TensorFlow only.
+FASTER_ON_TENSORFLOW = {"layers/dropout.py", "search/batched_take.py"}
+# These files are imported before the command has read its arguments.
+STARTUP_FILES = {
     "cli/arguments.py",
     "cli/commands.py",
     "cli/main.py",
@@ -69,7 +70,7 @@ COMMAND = {
 
 
 def imports(path, everywhere=False):
-    """Yields line and module of the imports at the head, or of all."""
+    """Yields line and module of the top-level imports, or of all imports."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
@@ -85,19 +86,15 @@ def imports(path, everywhere=False):
                 yield node.lineno, node.module + rest
 
 
-def room(path):
+def part_of(path):
     part = path.relative_to(PACKAGE).parts[0]
     return part.removesuffix(".py")
-
-
-def inside(module, allowed):
-    return any(module == a or module.startswith(a + ".") for a in allowed)
 
 
 @pytest.mark.parametrize(
     "path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE))
 )
-def test_imports_keep_to_the_plan(path):
+def test_a_file_imports_only_what_its_part_may_import(path):
     file = path.relative_to(PACKAGE).as_posix()
     for line, module in imports(path, everywhere=True):
         where = f"{file}:{line} imports {module}"
@@ -108,31 +105,31 @@ def test_imports_keep_to_the_plan(path):
         if package == "keras_transformer":
             if not rest:  # the package itself, for its version
                 continue
-            allowed = ROOMS[room(path)] | {room(path)}
+            allowed = MAY_IMPORT[part_of(path)] | {part_of(path)}
             assert rest.split(".")[0] in allowed, (
-                f"{where}. `{room(path)}` may import "
-                f"{', '.join(sorted(allowed))}. Move the code to a room that "
+                f"{where}. `{part_of(path)}` may import "
+                f"{', '.join(sorted(allowed))}. Move the code to a part that "
                 "may import it, or pass in what it needs."
             )
-        elif room(path) in ANY_BACKEND and file not in OWN_WAY_ON_TENSORFLOW:
+        elif part_of(path) in ANY_BACKEND and file not in FASTER_ON_TENSORFLOW:
             assert package in sys.stdlib_module_names | {"keras", "numpy"}, (
-                f"{where}, but `{room(path)}` works on any Keras backend. Move "
-                "the code to `data`, `training`, `inference` or `export`."
+                f"{where}, but `{part_of(path)}` works on any Keras backend. "
+                "Move the code to `data`, `training`, `inference` or `export`."
             )
 
 
-@pytest.mark.parametrize("file", sorted(COMMAND))
+@pytest.mark.parametrize("file", sorted(STARTUP_FILES))
 def test_the_command_imports_tensorflow_lazily(file):
-    """The heads of these files import the standard library and each other."""
+    """At the top they import only the standard library and each other."""
     for line, module in imports(PACKAGE / file):
         package, _, rest = module.partition(".")
-        is_light = rest.replace(".", "/") + ".py" in COMMAND
+        is_light = rest.replace(".", "/") + ".py" in STARTUP_FILES
         assert package in sys.stdlib_module_names or is_light, (
             f"{file}:{line} imports {module}: import it where it is used."
         )
 
 
-def test_the_package_itself_needs_keras_alone():
+def test_importing_the_package_needs_keras_alone():
     code = (
         "import sys; sys.modules.update(tensorflow=None, tensorflow_text=None)"
         "; import keras_transformer as kt; print(kt.Transformer.__name__)"

@@ -11,7 +11,7 @@ from keras_transformer.training.new_run import start_run
 
 @pytest.fixture
 def events(monkeypatch):
-    """Records flushes to the disk and renames, in order."""
+    """Returns a list that records flushes to the disk and renames, in order."""
     found = []
     fsync, replace, rename = os.fsync, os.replace, os.rename
 
@@ -43,7 +43,7 @@ def test_a_file_and_its_name_are_flushed(tmp_path, events):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_an_error_leaves_the_old_file(tmp_path, events):
+def test_an_error_leaves_the_old_file_unchanged(tmp_path, events):
     (tmp_path / "file").write_bytes(b"old")
 
     def write_half(file):

@@ -1,3 +1,5 @@
+"""Checks how a run chooses its final weights, and averages checkpoints."""
+
 import shutil
 
 import numpy as np
@@ -14,8 +16,8 @@ def copy_of(run, tmp_path):
     return open_run(tmp_path / "run")
 
 
-def scores(monkeypatch, *values):
-    """Candidates get these BLEUs, in their order."""
+def fake_bleu_scores(monkeypatch, *values):
+    """Gives the candidates these BLEU fake_bleu_scores, in order."""
     left = list(values)
     monkeypatch.setattr(score, "translate_lines", lambda *_, **__: [])
     monkeypatch.setattr(
@@ -40,28 +42,32 @@ def test_an_average_is_the_mean_of_the_weights(run):
         ((3.0, 2.0, 1.0), "step 4"),
         ((2.0, 3.0, 1.0), "step 8"),
         ((2.0, 2.5, 3.0), "average of 2, steps 4 to 8"),
-        # "Kept if validation BLEU does not fall":
+        # The average is preferred if its BLEU is equal:
         ((2.0, 3.0, 3.0), "average of 2, steps 4 to 8"),
     ],
 )
-def test_validation_chooses(run, tmp_path, monkeypatch, bleu, chosen):
-    mine = copy_of(run, tmp_path)
-    write_validated(mine, 8, Best(step=4))
-    scores(monkeypatch, *bleu)
-    model = weights_choice.choose_weights(mine)
-    about, arrays = checkpoints.read(mine.weights)
-    assert about["chosen"] == chosen
-    assert about["val_bleu"] == max(bleu)
-    # And this is what the run's model is, also when it is loaded.
-    for candidate in (model, load_model(mine)):
+def test_the_weights_with_the_best_validation_bleu_are_chosen(
+    run, tmp_path, monkeypatch, bleu, chosen
+):
+    copied = copy_of(run, tmp_path)
+    write_validated(copied, 8, Best(step=4))
+    fake_bleu_scores(monkeypatch, *bleu)
+    model = weights_choice.choose_weights(copied)
+    metadata, arrays = checkpoints.read(copied.weights)
+    assert metadata["chosen"] == chosen
+    assert metadata["val_bleu"] == max(bleu)
+    # The returned model and a loaded one both have the chosen weights.
+    for candidate in (model, load_model(copied)):
         for name, value in checkpoints.state_of(candidate)["weights"].items():
             np.testing.assert_array_equal(arrays[f"weights/{name}"], value)
 
 
-def test_a_damaged_checkpoint_is_passed_over(run, tmp_path, monkeypatch):
-    mine = copy_of(run, tmp_path)
-    dict(checkpoints.steps(mine.checkpoints))[8].write_bytes(b"")
-    scores(monkeypatch, 1.0)
+def test_a_damaged_checkpoint_is_reported_and_skipped(
+    run, tmp_path, monkeypatch
+):
+    copied = copy_of(run, tmp_path)
+    dict(checkpoints.steps(copied.checkpoints))[8].write_bytes(b"")
+    fake_bleu_scores(monkeypatch, 1.0)
     with pytest.warns(UserWarning, match=r"step-00000008.*damaged"):
-        weights_choice.choose_weights(mine)
-    assert checkpoints.read(mine.weights)[0]["chosen"] == "step 4"
+        weights_choice.choose_weights(copied)
+    assert checkpoints.read(copied.weights)[0]["chosen"] == "step 4"

@@ -1,5 +1,8 @@
-"""BPE-dropout: SentencePiece's own segmentation at rate 0, the same text at
-any rate, and (seed, epoch) as all that decides."""
+"""Checks BPE-dropout.
+
+At rate 0 it segments as SentencePiece does, at any rate it keeps the text, and
+seed and epoch determine the result.
+"""
 
 import dataclasses
 import random
@@ -39,7 +42,7 @@ def lists(encoded):
     return encoded.source.to_list(), encoded.target.to_list()
 
 
-def test_without_dropout_it_is_the_tokenizer(tokenizer):
+def test_rate_zero_gives_the_pieces_of_the_tokenizer(tokenizer):
     expected, _ = encode_pairs(PAIRS, tokenizer, tokenizer)
     found = sampled(tokenizer, rate=0.0).epoch(5)
     assert lists(found) == lists(expected)
@@ -47,7 +50,7 @@ def test_without_dropout_it_is_the_tokenizer(tokenizer):
 
 @settings(max_examples=100, deadline=None)
 @given(st.text() | st.text(alphabet="▁ a1ß\n"))
-def test_without_dropout_any_text_is_as_sentencepiece_has_it(tokenizer, text):
+def test_rate_zero_segments_any_text_as_sentencepiece_does(tokenizer, text):
     text = text.encode("utf-8", "ignore").decode()
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(tokenizer.model)
@@ -57,7 +60,7 @@ def test_without_dropout_any_text_is_as_sentencepiece_has_it(tokenizer, text):
     assert row == [*processor.encode(text), END]
 
 
-def test_every_epoch_says_the_same_in_other_pieces(tokenizer):
+def test_every_epoch_has_the_same_text_in_other_pieces(tokenizer):
     usual, _ = encode_pairs(PAIRS, tokenizer, tokenizer)
     pairs = sampled(tokenizer)
     epochs = [pairs.epoch(number) for number in range(3)]
@@ -73,13 +76,15 @@ def test_every_epoch_says_the_same_in_other_pieces(tokenizer):
     assert lists(epochs[0]) != lists(epochs[1]) != lists(epochs[2])
 
 
-def test_seed_and_epoch_decide(tokenizer):
+def test_seed_and_epoch_determine_the_pieces(tokenizer):
     pairs, again, other = (sampled(tokenizer, seed=seed) for seed in (3, 3, 4))
     assert lists(pairs.epoch(7)) == lists(again.epoch(7))
     assert lists(pairs.epoch(7)) != lists(other.epoch(7))
 
 
-def test_what_sampling_makes_too_long_is_not_sampled(tokenizer):
+def test_a_sentence_that_sampling_makes_too_long_keeps_its_usual_pieces(
+    tokenizer,
+):
     usual, dropped = encode_pairs(PAIRS, tokenizer, tokenizer, 13)
     assert 0 < dropped < len(PAIRS)
     found = sampled(tokenizer, rate=0.9, max_length=13).epoch(0)
@@ -90,24 +95,25 @@ def test_what_sampling_makes_too_long_is_not_sampled(tokenizer):
     assert lists(found)[0][full] == lists(usual)[0][full]
 
 
-def test_a_merge_is_left_out_as_often_as_the_rate_says(tokenizer):
+def test_a_merge_is_skipped_as_often_as_the_rate_says(tokenizer):
     rng, merges = random.Random(1), {"ab": -1.0}
     left = sum(
         segment("ab", merges, 0.3, rng) == ["a", "b"] for _ in range(10_000)
     )
     assert left / 10_000 == pytest.approx(0.3, abs=0.02)
-    # And in the sentences of an epoch: words that are one merge.
+    # The same rate shows in an epoch whose words are one merge and a digit.
     pair = next(p for p in tokenizer.merges() if len(p) == 2 and p[0] == "▁")
     words = [pair[1] + digit for digit in "0123456789"] * 300
     some = SentencePairs([" ".join(words)] * 2, [" ".join(words)] * 2)
     found = sampled(tokenizer, 0.3, max_length=10**6, pairs=some).epoch(0)
-    # Digits stand alone, so each word has two pieces, or three.
+    # A digit is a piece of its own, so a word has two pieces, or three if its
+    # merge is skipped.
     three = (found.lengths[0, 0] - 1) / len(words) - 2
     assert three == pytest.approx(0.3, abs=0.1)
 
 
-def test_a_run_trains_on_its_own_text(corpus, recipe, tmp_path):
-    """With vocabularies of its own for each side."""
+def test_a_run_samples_pieces_of_its_own_text(corpus, recipe, tmp_path):
+    """Here source and target have separate vocabularies."""
     recipe = dataclasses.replace(
         recipe, bpe_dropout=0.1, shared_vocabulary=False, vocab_size=380
     )
@@ -124,8 +130,8 @@ def test_a_run_trains_on_its_own_text(corpus, recipe, tmp_path):
         assert [line.decode() for line in decoded] == text
 
 
-def test_training_takes_other_pieces_in_the_next_epoch(tokenizer):
-    """And resumes in the middle of them."""
+def test_training_resumes_at_any_batch_of_any_epoch(tokenizer):
+    """Batches from the middle of an epoch on are those of an unbroken pass."""
 
     def batches(first, count):
         dataset = training_batches(

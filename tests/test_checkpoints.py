@@ -1,3 +1,5 @@
+"""Checks that a checkpoint restores all state, or says why it cannot."""
+
 import errno
 import json
 import resource
@@ -25,7 +27,7 @@ def trained(seed=1, steps=3):
     return model
 
 
-def everything(model):
+def all_state(model):
     state = checkpoints.state_of(model)
     assert all(state.values()), "a kind of state is empty"
     return [
@@ -35,28 +37,29 @@ def everything(model):
     ]
 
 
-def test_going_on_is_bitwise_what_never_stopped(tmp_path):
+def test_resumed_training_equals_uninterrupted_training_bitwise(tmp_path):
     model = trained()
     path = checkpoints.save(tmp_path, model, 3)
     model.fit(INPUTS, LABELS, epochs=2, verbose=0)
-    again = trained(seed=5, steps=1)  # other weights, moments and seeds
+    again = trained(seed=5, steps=1)  # with other weights, moments and seeds
     assert checkpoints.restore(path, again)["step"] == 3
     again.fit(INPUTS, LABELS, epochs=2, verbose=0)
-    for expected, found in zip(
-        everything(model), everything(again), strict=True
-    ):
+    for expected, found in zip(all_state(model), all_state(again), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
-def rewritten(path, arrays, **changes):
-    """The file of a checkpoint with other arrays or metadata."""
-    about, _ = checkpoints.read(path)
-    about |= {"arrays": sorted(arrays), **changes}
-    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+def rewrite(path, arrays, **changes):
+    """Rewrites the file of a checkpoint with other arrays or metadata."""
+    metadata, _ = checkpoints.read(path)
+    metadata |= {"arrays": sorted(arrays), **changes}
+    np.savez(path, about=np.array(json.dumps(metadata)), **arrays)
 
 
-def test_arrays_by_position_are_still_read(tmp_path):
-    """Format 1, of version 1.0 and before; also beside files by name."""
+def test_a_checkpoint_of_format_1_still_loads(tmp_path):
+    """Format 1, of version 1.0 and before, numbers the arrays of each kind.
+
+    Checkpoints of both formats give the same weights.
+    """
     model = trained()
     path = checkpoints.save(tmp_path, model, 3)
     by_name = checkpoints.save(tmp_path, model, 4)
@@ -65,39 +68,35 @@ def test_arrays_by_position_are_still_read(tmp_path):
         for kind, variables in checkpoints.state_of(model).items()
         for i, variable in enumerate(variables.values())
     }
-    rewritten(path, arrays, format=1)
+    rewrite(path, arrays, format=1)
     again = trained(seed=5, steps=1)
     checkpoints.restore(path, again)
-    for expected, found in zip(
-        everything(model), everything(again), strict=True
-    ):
+    for expected, found in zip(all_state(model), all_state(again), strict=True):
         np.testing.assert_array_equal(found, expected)
     one, other = (checkpoints.read_weights(p, again) for p in (path, by_name))
     assert one.keys() == other.keys()
     for name, value in one.items():
         np.testing.assert_array_equal(value, other[name])
     arrays["weights.00001"] = arrays["weights.00001"][:-1]
-    rewritten(path, arrays, format=1)
+    rewrite(path, arrays, format=1)
     with pytest.raises(ValueError, match=r"has shape \(22, 22\).*\(21, 22\)"):
         checkpoints.restore(path, again)
 
 
-def test_arrays_go_by_name(tmp_path):
-    """Query and key have the same shape; their order says nothing."""
+def test_arrays_are_matched_by_name(tmp_path):
+    """Query and key have the same shape, so only names tell them apart."""
     model = trained()
     path = checkpoints.save(tmp_path, model, 3)
     _, arrays = checkpoints.read(path)
     assert not [name for name in arrays if "transformer" in name]
-    rewritten(path, dict(reversed(arrays.items())))
+    rewrite(path, dict(reversed(arrays.items())))
     again = trained(seed=5, steps=1)
     checkpoints.restore(path, again)
-    for expected, found in zip(
-        everything(model), everything(again), strict=True
-    ):
+    for expected, found in zip(all_state(model), all_state(again), strict=True):
         np.testing.assert_array_equal(found, expected)
     name = "weights/encoder_0/self_attention/query/kernel"
     arrays["weights/mine"] = arrays.pop(name)
-    rewritten(path, arrays)
+    rewrite(path, arrays)
     with pytest.raises(ValueError, match=r"query/kernel.*unknown \(mine"):
         checkpoints.restore(path, again)
 
@@ -105,12 +104,12 @@ def test_arrays_go_by_name(tmp_path):
 def test_an_unknown_format_is_refused(tmp_path):
     model = trained(steps=1)
     path = checkpoints.save(tmp_path, model, 1)
-    rewritten(path, checkpoints.read(path)[1], format=999)
+    rewrite(path, checkpoints.read(path)[1], format=999)
     with pytest.raises(ValueError, match=r"format 999.*formats 1 and 2"):
         checkpoints.restore_newest(tmp_path, model)
 
 
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
+def test_weights_that_are_nan_are_not_saved(tmp_path):
     model = trained(steps=1)
     gamma = model.weights[-2]
     gamma.assign(np.full(gamma.shape, np.nan))
@@ -119,7 +118,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_alone_need_no_optimizer(tmp_path):
+def test_weights_can_be_restored_without_an_optimizer(tmp_path):
     model = trained()
     path = checkpoints.save(tmp_path, model, 3)
     again = Transformer(CONFIG)
@@ -127,7 +126,7 @@ def test_weights_alone_need_no_optimizer(tmp_path):
     np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
 
 
-def test_only_the_last_are_kept(tmp_path):
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
     model = trained()
     (tmp_path / "mine.txt").write_text("not a checkpoint")
     for step in (1, 2, 30, 100):
@@ -136,18 +135,20 @@ def test_only_the_last_are_kept(tmp_path):
     assert (tmp_path / "mine.txt").exists()
 
 
-def test_what_lies_between_serves_until_the_next_one(tmp_path):
-    """A signal's checkpoint pushes none of the regular ones out for long."""
+def test_a_checkpoint_between_the_regular_ones_is_kept_until_the_next_save(
+    tmp_path,
+):
+    """So the checkpoint of a signal displaces no regular one for long."""
     model = trained()
-    left = []
+    kept = []
     for step in (4, 8, 9, 11, 12):
         checkpoints.save(tmp_path, model, step, keep=2, every=4)
-        left.append([number for number, _ in checkpoints.steps(tmp_path)])
-    assert left == [[4], [4, 8], [8, 9], [8, 11], [8, 12]]
+        kept.append([number for number, _ in checkpoints.steps(tmp_path)])
+    assert kept == [[4], [4, 8], [8, 9], [8, 11], [8, 12]]
 
 
-def test_an_error_of_the_system_is_no_damage(tmp_path, monkeypatch):
-    """It may be gone the next time; to go back a checkpoint would be wrong."""
+def test_a_system_error_is_not_reported_as_damage(tmp_path, monkeypatch):
+    """The error may be temporary, so an older checkpoint is no replacement."""
     path = checkpoints.save(tmp_path, trained(), 3)
 
     def stale(*_, **__):
@@ -158,17 +159,17 @@ def test_an_error_of_the_system_is_no_damage(tmp_path, monkeypatch):
         checkpoints.restore_newest(tmp_path, trained())
 
 
-def test_any_flipped_byte_is_found_or_harmless(tmp_path):
+def test_a_flipped_byte_is_detected_or_harmless(tmp_path):
     path = checkpoints.save(tmp_path, trained(), 1)
-    whole, (_, expected) = path.read_bytes(), checkpoints.read(path)
+    original, (_, expected) = path.read_bytes(), checkpoints.read(path)
     found = 0
-    directory = whole.index(b"PK\x01\x02")  # names and sizes of the members
+    directory = original.index(b"PK\x01\x02")  # names and sizes of the members
     places = [
         *range(0, directory, directory // 150),
-        *range(directory, len(whole), 29),
+        *range(directory, len(original), 29),
     ]
     for place in places:
-        data = bytearray(whole)
+        data = bytearray(original)
         data[place] ^= 1 + place % 255
         path.write_bytes(data)
         try:
@@ -179,11 +180,11 @@ def test_any_flipped_byte_is_found_or_harmless(tmp_path):
         assert arrays.keys() == expected.keys()
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, expected[name])
-    assert found > len(places) / 2  # the rest is what nothing reads
+    assert found > len(places) / 2  # no reader uses the other bytes
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty"])
-def test_a_damaged_file_is_named_and_passed_over(tmp_path, damage):
+def test_a_damaged_file_is_named_and_skipped(tmp_path, damage):
     model = trained()
     checkpoints.save(tmp_path, model, 1)
     path = checkpoints.save(tmp_path, model, 2)
@@ -195,8 +196,8 @@ def test_a_damaged_file_is_named_and_passed_over(tmp_path, damage):
         assert checkpoints.restore_newest(tmp_path, model)["step"] == 1
 
 
-def test_a_disk_that_is_full_leaves_the_old_one(tmp_path):
-    """The system refuses to let a file grow, in the middle of a save."""
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
+    """A limit on the size of files makes the save fail halfway."""
     model = trained()
     path = checkpoints.save(tmp_path, model, 1)
     before = path.read_bytes()
@@ -217,7 +218,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         checkpoints.save(tmp_path / "checkpoints", trained(), 1)
 
 
-def test_another_model_is_refused_with_both_shapes(tmp_path):
+def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(tmp_path):
     path = checkpoints.save(tmp_path, trained(), 1)
     other = Transformer(
         TransformerConfig(37, num_layers=1, d_model=22, num_heads=2, d_ff=17)
@@ -226,6 +227,6 @@ def test_another_model_is_refused_with_both_shapes(tmp_path):
         checkpoints.restore(path, other, with_optimizer=False)
 
 
-def test_an_empty_folder_says_so(tmp_path):
+def test_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="found 0"):
         checkpoints.restore_newest(tmp_path, trained())

@@ -1,4 +1,4 @@
-"""The public check finds leaks that were made on purpose."""
+"""Checks that `assert_no_leak` finds leaks that were made on purpose."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ IDS = np.array([[5, 3, 2, 4, 1], [4, 6, 0, 0, 0], [1, 2, 3, 0, 0]])
 
 
 def composed(leak=None, causal=False, pooled=False):
-    """Three layers put together by hand, with a fault if asked for."""
+    """Returns a model composed of three layers, with a leak if asked for."""
     ids = keras.Input((None,), dtype="int32")
     x = PositionalEmbedding(7, 14, mask_zero=leak != "padding")(ids)
     for _ in range(3):
@@ -51,9 +51,11 @@ def test_a_leak_is_found_and_named(leak, message):
         )
 
 
-def test_keras_own_attention_in_a_stack_is_caught():
-    """The known fault of `keras.layers.MultiHeadAttention`: it removes the
-    mask from its inputs, so a memory read twice is unmasked the second time."""
+def test_the_leak_of_stacked_keras_attention_is_found():
+    """`keras.layers.MultiHeadAttention` removes the masks of its inputs.
+
+    So a memory that is read twice is unmasked the second time.
+    """
 
     def build(layer_class):
         ids = keras.Input((None,), dtype="int32")
@@ -70,7 +72,7 @@ def test_keras_own_attention_in_a_stack_is_caught():
         assert_no_leak(build(keras.layers.MultiHeadAttention), IDS)
 
 
-def test_a_single_id_shows_a_leak_too():
+def test_a_leak_is_found_where_all_ids_are_equal():
     def future(ids):  # looks at the next position
         real = np.asarray(ids) != 0
         later = np.roll(ids, -1, axis=1) * real
@@ -83,11 +85,11 @@ def test_a_single_id_shows_a_leak_too():
         assert_no_leak(future, np.ones((2, 4), int), causal=True)
 
 
-def test_one_number_for_each_position():
-    """Such as the probability of each token: `(B, T)`."""
+def test_outputs_without_a_feature_axis_are_checked():
+    """An output `(B, T)` has a number, such as a probability, per position."""
     assert_no_leak(lambda ids: np.cumsum(ids, axis=1), IDS, causal=True)
     assert_no_leak(lambda ids: np.asarray(ids) * 2.0, IDS)
-    assert_no_leak(lambda ids: np.zeros((len(ids), 5)), IDS)  # of a row
+    assert_no_leak(lambda ids: np.zeros((len(ids), 5)), IDS)  # for each row
     with pytest.raises(AssertionError, match="position"):
         assert_no_leak(
             lambda ids: np.asarray(ids) + np.max(ids, axis=1, keepdims=True),

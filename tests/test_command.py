@@ -1,4 +1,4 @@
-"""The command: what people type, and what they get when it is wrong."""
+"""Runs the command as users type it, with right and wrong input."""
 
 import errno
 import io
@@ -29,15 +29,17 @@ def test_help_names_every_command(capsys):
         command.main(["--help"])
     assert exit_.value.code == 0
     out = capsys.readouterr().out
-    for name in ("train", "export", "translate", "evaluate"):
+    for name in ("train", "average", "export", "translate", "evaluate"):
         assert name in out
         with pytest.raises(SystemExit):
             command.main([name, "--help"])
-        assert "default" in capsys.readouterr().out or name == "x"
+        assert "default" in capsys.readouterr().out
 
 
-def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
-    """Train, resume, export, translate, evaluate, as in the README."""
+def test_each_command_continues_from_the_one_before(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    """Trains, resumes, exports, translates and evaluates, as in the README."""
     run, model = tmp_path / "run", tmp_path / "models" / "m" / "1"
     train = ["train", "--corpus", corpus, "--vocab-size", 400]
     train += ["--tokens-per-batch", 300, "--validate-every", 2, "--out", run]
@@ -68,7 +70,7 @@ def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
         lines = captured.out.split("\n")
         assert len(lines) == 5
         assert lines[1] == lines[4] == ""
-    # Whoever looks on sees how far it is.
+    # On a terminal, standard error shows the progress.
     Input.buffer = io.BytesIO(b"room 7\n" * 7)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     status, captured = run_command(
@@ -108,7 +110,7 @@ def test_the_whole_way(corpus, tmp_path, capsys, monkeypatch):
 
 
 @pytest.fixture
-def unequal(tmp_path):
+def unequal_files(tmp_path):
     folder = tmp_path / "unequal"
     folder.mkdir()
     for split in ("train", "validation"):
@@ -117,7 +119,7 @@ def unequal(tmp_path):
     return folder
 
 
-WRONG = [
+WRONG_OPTIONS = [
     ("an unknown preset", ["--preset", "huge"], "tiny, base, big"),
     ("no such folder", ["--corpus", "nowhere"], "no folder"),
     ("no such split", ["--train", "trian"], "trian.en, trian.en.gz"),
@@ -146,11 +148,11 @@ WRONG = [
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [case[1:] for case in WRONG],
-    ids=[case[0] for case in WRONG],
+    [case[1:] for case in WRONG_OPTIONS],
+    ids=[case[0] for case in WRONG_OPTIONS],
 )
-def test_wrong_input_is_one_line_and_leaves_nothing(
-    corpus, unequal, tmp_path, capsys, monkeypatch, options, message
+def test_wrong_options_print_one_line_and_leave_no_files(
+    corpus, unequal_files, tmp_path, capsys, monkeypatch, options, message
 ):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
@@ -179,7 +181,7 @@ def test_training_on_another_backend_is_refused_at_once(
     assert not out.exists()
 
 
-def test_nothing_to_resume(tmp_path, capsys):
+def test_resuming_where_there_is_no_run_is_an_error(tmp_path, capsys):
     arguments = ("train", "--resume", "--out", tmp_path / "nothing")
     status, captured = run_command(capsys, *arguments)
     assert status == 1
@@ -194,22 +196,22 @@ def test_a_resumed_run_refuses_other_settings(run, capsys):
     assert "Received: --seed 7, the run has 1. Leave" in captured.err
 
 
-def test_evaluate_refuses_unequal_files(exported, unequal, capsys):
+def test_evaluate_refuses_unequal_files(exported, unequal_files, capsys):
     status, captured = run_command(
         capsys,
         "evaluate",
         exported,
         "--source",
-        unequal / "train.en",
+        unequal_files / "train.en",
         "--reference",
-        unequal / "train.de",
+        unequal_files / "train.de",
     )
     assert status == 1
     assert "3 in" in captured.err
     assert "2 in" in captured.err
 
 
-def test_a_wrong_vocabulary_for_a_checkpoint(run, tmp_path, capsys):
+def test_export_refuses_a_changed_vocabulary(run, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(run.folder, copy)
     model = bytearray((copy / "target.model").read_bytes())
@@ -227,8 +229,8 @@ def test_an_unknown_option_exits_with_2(capsys):
     assert exit_.value.code == 2
 
 
-def test_the_terminal_stays_clean(tmp_path):
-    """A real process: no chatter of native libraries, one line of error."""
+def test_a_failing_command_prints_one_line(tmp_path):
+    """Runs a real process, whose native libraries must not write either."""
     result = subprocess.run(
         [sys.executable, "-m", "keras_transformer", "export", "nothing", "x/1"],
         capture_output=True,
@@ -243,8 +245,8 @@ def test_the_terminal_stays_clean(tmp_path):
     assert "'nothing'" in lines[0]
 
 
-def test_the_same_command_starts_a_run_and_goes_on(run, capsys):
-    """What a Job does that is started again: all options, and --resume."""
+def test_the_command_that_started_a_run_also_resumes_it(run, capsys):
+    """A job that restarts after a failure repeats all options, and --resume."""
     recipe = run.recipe
     command = [
         "train",
@@ -264,8 +266,8 @@ def test_the_same_command_starts_a_run_and_goes_on(run, capsys):
     assert "Nothing to do" in captured.out
 
 
-def test_a_shape_of_its_own(corpus, tmp_path, capsys):
-    """A run of another shape than its preset, started, and gone on with."""
+def test_a_resumed_run_keeps_its_own_shape(corpus, tmp_path, capsys):
+    """Starts and resumes a run whose shape differs from that of its preset."""
     shape = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 17}
     command = ["train", "--resume", "--out", tmp_path / "run"]
     command += ["--corpus", corpus, "--vocab-size", 400, "--steps", 1]
@@ -284,8 +286,6 @@ def test_a_shape_of_its_own(corpus, tmp_path, capsys):
 
 
 def test_weights_can_be_chosen_again(run, tmp_path, capsys):
-    import shutil
-
     shutil.copytree(run.folder, tmp_path / "run")
     status, captured = run_command(
         capsys, "average", tmp_path / "run", "--last", 1
@@ -294,25 +294,27 @@ def test_weights_can_be_chosen_again(run, tmp_path, capsys):
     assert "Chosen: step" in captured.out
 
 
-FROZEN = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
+FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 
 
 @pytest.mark.parametrize(
     ("dtype", "before", "after"),
     [
         ("bfloat16", {}, "1"),
-        ("bfloat16", {FROZEN: "0"}, "0"),
+        ("bfloat16", {FROZEN_WEIGHTS: "0"}, "0"),
         ("float32", {}, None),
     ],
 )
-def test_bfloat16_is_laid_out_once(monkeypatch, dtype, before, after):
+def test_only_bfloat16_exports_get_frozen_weights(
+    monkeypatch, dtype, before, after
+):
     monkeypatch.setattr(commands.os, "environ", before)
     loaded = types.SimpleNamespace(metadata={"dtype": dtype})
     monkeypatch.setattr(
         saved_translator, "SavedTranslator", lambda path: loaded
     )
     assert commands._exported("folder") is loaded
-    assert before.get(FROZEN) == after
+    assert before.get(FROZEN_WEIGHTS) == after
 
 
 @pytest.mark.parametrize(
@@ -338,8 +340,8 @@ def test_workers_share_the_cores(
     assert environment == {"TF_NUM_INTRAOP_THREADS": threads}
 
 
-def test_help_waits_for_no_backend_and_a_native_death_is_seen():
-    """A process, as the installed script starts it."""
+def test_help_imports_no_backend_and_a_native_abort_is_reported():
+    """Runs a process in the way the installed script does."""
     program = """
 import os, runpy, sys
 for arguments in (["--help"], ["train", "--help"]):
@@ -366,7 +368,7 @@ os.abort()
     assert "Fatal Python error: Aborted" in result.stderr
 
 
-def test_whoever_reads_may_stop(exported, monkeypatch, capsys):
+def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
     class Closed(io.RawIOBase):
         def writable(self):
             return True
@@ -381,7 +383,7 @@ def test_whoever_reads_may_stop(exported, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", output)
     assert command.main(["translate", str(exported)]) == 141
     assert capsys.readouterr().err == ""
-    output.buffer.raw.write = len  # its own end is not to fail
+    output.buffer.raw.write = len  # so that closing it does not fail
 
 
 @pytest.mark.parametrize(
@@ -425,7 +427,7 @@ def test_a_result_that_cannot_be_stored_is_printed(
 
 
 @pytest.mark.parametrize("name", ["average", "export"])
-def test_another_backend_is_refused_at_once(
+def test_average_and_export_refuse_another_backend_at_once(
     tmp_path, capsys, name, monkeypatch
 ):
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")

@@ -1,4 +1,4 @@
-"""Layers inside other people's models: symbolic, wrapped, masked, cached."""
+"""Checks layers in other models: symbolic, wrapped, masked and cached calls."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ def scaled(layer, ids):
     return layer(ids) * D**0.5
 
 
-def test_scaled_embeddings_are_inputs_and_memories():
+def test_scaled_embeddings_can_be_inputs_and_memories():
     """Keras marks a symbolic `tensor * number` as sparse."""
     ids = keras.Input((None,), dtype="int32")
     embedding = keras.layers.Embedding(7, D)
@@ -40,7 +40,7 @@ def test_scaled_embeddings_are_inputs_and_memories():
     assert np.isfinite(found).all()
 
 
-def test_a_layer_for_each_time_step():
+def test_time_distributed_applies_a_layer_to_each_step():
     layer = EncoderLayer(D, H, F)
     x = random(B, 7, T, D)
     found = keras.layers.TimeDistributed(layer)(x)
@@ -57,8 +57,8 @@ def symbolic(x):
     return keras.KerasTensor((None, *x.shape[1:]), dtype=dtype)
 
 
-def announcements(policy):
-    """A layer, its arguments, and its options, in every combination."""
+def calls(policy):
+    """Yields built layers, each with the inputs and options of a call."""
     x, memory = random(B, T, D), random(B, S, D)
     for scores in (False, True):
         options = {"return_attention_scores": scores}
@@ -84,16 +84,16 @@ def announcements(policy):
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_every_output_is_announced_as_it_comes(policy):
-    for layer, inputs, options in announcements(policy):
-        announced = layer.compute_output_spec(
+def test_compute_output_spec_matches_every_output(policy):
+    for layer, inputs, options in calls(policy):
+        specified = layer.compute_output_spec(
             *map(symbolic, inputs),
             **{name: symbolic(value) for name, value in options.items()},
         )
         found = layer(*inputs, **options)
-        keras.tree.assert_same_structure(announced, found)
+        keras.tree.assert_same_structure(specified, found)
         for a, f in zip(
-            keras.tree.flatten(announced),
+            keras.tree.flatten(specified),
             keras.tree.flatten(found),
             strict=True,
         ):
@@ -117,12 +117,12 @@ MASK = np.array([[True, True, False], [True, False, False]])
     ],
     ids=["mask", "second place", "x_mask", "decoder", "third place"],
 )
-def test_an_explicit_mask_marks_the_output(call):
+def test_an_explicit_mask_becomes_the_implicit_mask_of_the_output(call):
     output = call(random(B, T, D), random(B, S, D))
     np.testing.assert_array_equal(output._keras_mask, MASK)
 
 
-def test_a_mask_of_queries_and_keys_goes_by_its_own_name():
+def test_a_padding_mask_of_rank_3_is_refused():
     x, square = random(B, H, D), np.ones((B, H, H), bool)
     with pytest.raises(ValueError, match="`attention_mask`"):
         EncoderLayer(D, H, F)(x, mask=square)
@@ -132,7 +132,7 @@ def test_a_mask_of_queries_and_keys_goes_by_its_own_name():
         MultiHeadAttention(H, 3)(x, x, value_mask=square)
 
 
-def test_beams_may_have_an_implicit_mask():
+def test_beams_may_have_a_query_mask():
     layer = MultiHeadAttention(H, 3)
     memory, x = random(B, S, D), random(3 * B, T, D)
     layer(x[:B], memory)
@@ -140,13 +140,13 @@ def test_beams_may_have_an_implicit_mask():
     found = layer(x, query_mask=tf.constant(mask), cache=layer.project(memory))
     expected = layer(x, np.repeat(memory, 3, axis=0))
     np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
-    bias = layer.weights[-1]  # zeros from the attention
+    bias = layer.weights[-1]  # attention gives zeros there
     for row in ops.convert_to_numpy(found)[~mask]:
         np.testing.assert_allclose(row, bias, atol=1e-6)
 
 
 @pytest.mark.parametrize("index", [5, np.int32(7), -1])
-def test_a_cache_without_room_is_an_error(index):
+def test_a_cache_that_is_too_short_is_an_error(index):
     layer = EncoderLayer(D, H, F)
     cache = layer.empty_cache(B, 7)
     with pytest.raises(ValueError, match=f"cache_index={index}, 3 new"):
@@ -154,13 +154,13 @@ def test_a_cache_without_room_is_an_error(index):
     layer(random(B, T, D), cache=cache, cache_index=4)
 
 
-def test_attention_wants_a_value():
+def test_attention_without_a_value_is_an_error():
     with pytest.raises(ValueError, match="For self-attention pass the query"):
         MultiHeadAttention(H, 3)(random(B, T, D))
 
 
-def test_masks_of_heads_in_fused_attention():
-    """As other backends than TensorFlow use it."""
+def test_fused_attention_takes_a_mask_for_each_head():
+    """Backends other than TensorFlow use it."""
     q, k = random(B, H, T, 7), random(B, H, S, 7)
     mask = np.random.default_rng(5).random((B, H, T, S)) > 0.4
     mask[0, 1, 2] = False
@@ -191,7 +191,7 @@ def test_float64_is_computed_in_float64():
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_large_ids_may_come_as_floats_in_mixed_precision(policy):
-    """bfloat16 has no 999, float16 no 2,049."""
+    """bfloat16 cannot represent 999, nor float16 2,049."""
     layer = PositionalEmbedding(4099, 4, dtype=policy)
     ids = np.array([[999, 2049, 4097]])
     np.testing.assert_array_equal(layer(ids.astype("float32")), layer(ids))

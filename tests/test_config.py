@@ -1,3 +1,5 @@
+"""Checks the presets, the errors and the JSON of `TransformerConfig`."""
+
 import dataclasses
 import json
 
@@ -6,7 +8,7 @@ import pytest
 from keras_transformer import TransformerConfig
 
 
-def test_presets_are_table_3():
+def test_presets_equal_table_3():
     base = TransformerConfig.preset("base", vocab_size=37_000)
     assert base == TransformerConfig(37_000)
     shape = (base.num_layers, base.d_model, base.d_ff, base.num_heads)
@@ -16,12 +18,12 @@ def test_presets_are_table_3():
     assert (*shape, big.dropout_rate) == (6, 1024, 4096, 16, 0.3)
 
 
-def test_it_is_frozen():
+def test_a_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         TransformerConfig(31).d_model = 7
 
 
-def test_json_round_trips():
+def test_a_config_round_trips_through_json():
     config = TransformerConfig.preset("tiny", vocab_size=31, norm_first=True)
     values = json.loads(json.dumps(config.to_dict()))
     assert TransformerConfig.from_dict(values) == config
@@ -52,6 +54,6 @@ def test_errors_name_what_was_received(values, message):
         TransformerConfig.from_dict(values)
 
 
-def test_an_unknown_preset_names_the_known():
+def test_the_error_for_an_unknown_preset_lists_the_presets():
     with pytest.raises(ValueError, match=r"tiny, base, big.*'huge'"):
         TransformerConfig.preset("huge", vocab_size=31)

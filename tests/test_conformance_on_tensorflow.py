@@ -1,5 +1,7 @@
-"""What holds for every public layer on TensorFlow alone: replicas, masks that
-sit on eager tensors."""
+"""Checks of every public layer that need TensorFlow.
+
+They are about replicas, and about the implicit masks of eager tensors.
+"""
 
 import conformance
 import numpy as np
@@ -12,8 +14,7 @@ each_layer = pytest.mark.parametrize(
 
 
 @each_layer
-def test_inside_a_strategy_of_two(row):
-    """Each replica computes what one device computes."""
+def test_each_of_two_replicas_computes_what_one_device_computes(row):
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
     inputs = row.inputs
     with strategy.scope():
@@ -30,7 +31,7 @@ def test_inside_a_strategy_of_two(row):
 
 
 @each_layer
-def test_implicit_masks_stay_on_what_came_in(row):
+def test_a_call_leaves_the_implicit_masks_of_its_inputs(row):
     if row.name == "PositionalEmbedding":
         ids = tf.convert_to_tensor(row.inputs[0])
         found = row.make(mask_zero=True)(ids)

@@ -1,4 +1,4 @@
-"""An independent engine with our weights says what we say."""
+"""Checks that CTranslate2, an independent engine, agrees with our model."""
 
 import ctranslate2
 import keras
@@ -17,7 +17,7 @@ CONFIG = {"num_layers": 2, "d_model": 26, "num_heads": 2, "d_ff": 37}
 def random_model(**config):
     model = Transformer(TransformerConfig(41, **{**CONFIG, **config}), seed=1)
     rng = np.random.default_rng(1)
-    # Biases and norms begin as zeros and ones, which would hide a mistake.
+    # Biases start as zeros and norms as ones, which would hide a mistake.
     for weight in model.weights:
         weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
     return model
@@ -37,8 +37,8 @@ def random_model(**config):
     ],
     ids=str,
 )
-def test_each_token_has_the_same_probability(tmp_path, config):
-    """Positions, scaling, tying, end tokens, norms: all of them matter here."""
+def test_each_token_has_the_same_probability_in_both_engines(tmp_path, config):
+    """A mistake in positions, scaling, tying, end token or norms shows here."""
     model = random_model(**config)
     sizes = config.get("source_vocab_size", 41), 41
     names = [
@@ -73,9 +73,8 @@ def test_each_token_has_the_same_probability(tmp_path, config):
         np.testing.assert_allclose(result.log_probs, expected, atol=1e-4)
 
 
-def test_a_run_is_exported_whole(run, exported, tmp_path):
-    """The folder is all that the other engine needs, and a text has the
-    probability there that it has here."""
+def test_an_exported_run_gives_the_same_scores(run, exported, tmp_path):
+    """The folder is all that CTranslate2 needs to give our probabilities."""
     path = interop.export(run, tmp_path / "engine")
     assert {p.name for p in path.iterdir()} == {
         "config.json",
@@ -97,8 +96,8 @@ def test_a_run_is_exported_whole(run, exported, tmp_path):
     served = tf.saved_model.load(exported).signatures["score"](
         text=tf.constant(lines), translation=tf.constant(translations)
     )
-    theirs = [sum(result.log_probs) for result in results]
-    np.testing.assert_allclose(served["score"], theirs, rtol=1e-4)
+    expected = [sum(result.log_probs) for result in results]
+    np.testing.assert_allclose(served["score"], expected, rtol=1e-4)
 
 
 def test_an_export_is_refused_with_the_reason(run, tmp_path):

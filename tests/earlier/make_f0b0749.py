@@ -1,5 +1,7 @@
-"""Writes what `f0b0749.tar.xz` holds: a run, an export, two `.keras` files, and
-the numbers that they gave. It was run in a checkout of commit f0b0749:
+"""Writes the files of `f0b0749.tar.xz`, and the numbers they gave.
+
+The files are a run, an export and two `.keras` files. This program was run in a
+checkout of commit f0b0749:
 
     python make_f0b0749.py FOLDER
 """
@@ -47,7 +49,10 @@ def write_corpus():
 
 
 def of_run(rng):
-    """A run of 300 steps, its model, its export; where two more steps lead."""
+    """Writes a run of 300 steps, its model and its export; returns numbers.
+
+    Among them are the weights after two more steps.
+    """
     run = start_run("run", "tiny", RECIPE, **SHAPE)
     train(run, 300, verbose=0)
     model = run.load_model()
@@ -79,6 +84,7 @@ def of_run(rng):
 
 
 def of_composed_layers(rng):
+    """Writes a model of composed layers; returns its inputs and outputs."""
     source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
     memory = kt.PositionalEmbedding(17, 12, mask_zero=True)(source)
     memory = kt.EncoderLayer(12, num_heads=3, d_ff=19)(memory)
