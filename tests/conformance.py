@@ -1,7 +1,8 @@
-"""The table of everything public: how to make each name and what it takes.
+"""The table of public names: how to make each, and the inputs it takes.
 
-`tests/test_conformance.py` checks every row, on any Keras backend. It has two
-rows for a layer: one with no argument at its default, one with the least.
+`tests/test_conformance.py` checks every row, on any Keras backend. A layer has
+two rows: one in which every argument differs from its default, and one with
+the required arguments alone.
 """
 
 import dataclasses
@@ -87,7 +88,7 @@ _DECODER = {
     "causal": {},
 }
 
-# No argument at its default.
+# Every argument differs from its default.
 LAYERS = [
     Row(
         "MultiHeadAttention",
@@ -139,8 +140,8 @@ LAYERS = [
     Row("EncoderLayer", _RESIDUAL, **_ENCODER),
     Row("DecoderLayer", _RESIDUAL, **_DECODER),
 ]
-# Keys and values are of one width here, as the backends' own kernels of
-# attention want them.
+# Keys and values have the same width here, which the backends' own attention
+# kernels require.
 PLAIN_LAYERS = [
     Row("MultiHeadAttention", {"num_heads": 2, "key_dim": 7}, **_ATTENTION),
     Row("PositionalEmbedding", {"vocab_size": 7, "d_model": D}, (IDS,)),
@@ -205,8 +206,9 @@ SCHEDULES = [
     Row("TransformerSchedule", {"d_model": D}, (5000,)),
 ]
 _RULES = {"minima": [3, 3], "prefix": [[5, -1], [-1, 9]]}
-# The inputs are the limits. Backends draw other random numbers, so `sample`
-# has one token to draw from; what it draws from more, its own tests say.
+# The inputs are the length limits. Each backend draws its own random numbers,
+# so `sample` has a single token to draw from here; tests/test_sampling.py
+# checks how it draws from several.
 SEARCHES = [
     Row("beam_search", {"beam_size": 3, **_RULES}, ([7, 5],)),
     Row("beam_search", {"beam_size": 1, "alpha": 0.0}, ([7, 5],)),
@@ -222,7 +224,7 @@ FUNCTIONS = [
     Row("padding_mask", {"pad_id": 3}, (IDS,)),
 ]
 
-# With `get_config`.
+# Objects that have `get_config`.
 OBJECTS = [
     *LAYERS,
     *PLAIN_LAYERS,
@@ -235,7 +237,7 @@ ROWS = [*CONFIGS, *OBJECTS, *SEARCHES, *FUNCTIONS]
 
 
 def with_seeded_weights(layer):
-    """The layer or model, with weights that are the same on each backend."""
+    """Sets weights that are the same on each backend; returns the layer."""
     rng = np.random.default_rng(1706)
     for weight in layer.weights:
         values = 0.3 * rng.normal(size=weight.shape)
@@ -244,22 +246,24 @@ def with_seeded_weights(layer):
 
 
 def built(row, **overrides):
-    """A layer with seeded weights."""
+    """Returns a built layer with seeded weights."""
     layer = row.make(**overrides)
     layer.build(*[x.shape for x in row.inputs])
     return with_seeded_weights(layer)
 
 
 def model_of(row, **overrides):
-    """A functional model of one layer, with seeded weights."""
+    """Returns a functional model of one layer, with seeded weights."""
     layer = row.make(**overrides)
     tensors = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in row.inputs]
     return with_seeded_weights(keras.Model(tensors, layer(*tensors)))
 
 
-def quick(function):
-    """The function, on JAX compiled as one: called as it is, each of its
-    operations is compiled alone there, which takes minutes in all."""
+def compiled_on_jax(function):
+    """Returns the function, compiled as a whole on JAX.
+
+    Otherwise JAX compiles each operation alone, which takes minutes in total.
+    """
     if keras.backend.backend() != "jax":
         return function
     import jax
@@ -269,18 +273,17 @@ def quick(function):
 
 @functools.cache
 def model_with_seeded_weights(row):
-    """A Transformer, the same one for all who change nothing about it."""
+    """Returns a shared Transformer, which callers must not change."""
     return with_seeded_weights(row.make())
 
 
 @functools.cache
 def search(row):
-    """Ids `(B, K, L)` and scores `(B, K)` that a search finds with a model,
-    and the model."""
+    """Returns ids `(B, K, L)`, scores `(B, K)` and the model of a search."""
     model = model_with_seeded_weights(MODELS[0])
     memory = model.project_memory(model.encode(SOURCE))
 
-    @quick
+    @compiled_on_jax
     def step(tokens, cache, index):
         return model.decode_step(tokens, cache, index, memory, SOURCE != 0)
 
@@ -293,10 +296,10 @@ def search(row):
 
 
 def outputs(row):
-    """What the row computes, from the same weights on each backend."""
+    """Returns what the row computes, from the same weights on each backend."""
     if row in MODELS:
         model = model_with_seeded_weights(row)
-        found = [quick(model)({"source": SOURCE, "target": TARGET})]
+        found = [compiled_on_jax(model)({"source": SOURCE, "target": TARGET})]
     elif row in SEARCHES:
         found = search(row)[:2]
     elif row in FUNCTIONS:
@@ -310,5 +313,5 @@ def outputs(row):
     elif row in (*LOSSES, *SCHEDULES):
         found = [row.make()(*row.inputs)]
     else:
-        found = [quick(built(row))(*row.inputs)]
+        found = [compiled_on_jax(built(row))(*row.inputs)]
     return [keras.ops.convert_to_numpy(x) for x in found]

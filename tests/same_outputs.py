@@ -1,8 +1,8 @@
-"""The same weights give the same outputs on every backend.
+"""Checks that the same weights give the same outputs on every backend.
 
-The TensorFlow process writes its outputs, `python tests/same_outputs.py FILE`;
-a process of another backend is started with FILE in `REFERENCE_OUTPUTS` and
-compares: `pytest tests/same_outputs.py`. So neither needs the other's backend.
+`python tests/same_outputs.py FILE` writes the outputs of TensorFlow. With FILE
+in `REFERENCE_OUTPUTS`, `pytest tests/same_outputs.py` compares those of
+another backend. So neither process needs the other's backend.
 """
 
 import os
@@ -15,7 +15,7 @@ import pytest
 ROWS = [row for row in conformance.ROWS if row not in conformance.CONFIGS]
 
 
-def write(path):
+def write_reference(path):
     arrays = {
         f"{i}_{j}": output
         for i, row in enumerate(ROWS)
@@ -25,7 +25,7 @@ def write(path):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_outputs_are_tensorflows(row):
+def test_outputs_equal_those_of_tensorflow(row):
     reference = np.load(os.environ["REFERENCE_OUTPUTS"])
     for j, found in enumerate(conformance.outputs(row)):
         expected = reference[f"{ROWS.index(row)}_{j}"]
@@ -34,4 +34,4 @@ def test_outputs_are_tensorflows(row):
 
 
 if __name__ == "__main__":
-    write(sys.argv[1])
+    write_reference(sys.argv[1])

@@ -1,6 +1,6 @@
-"""What holds for everything public, on any Keras backend.
+"""Checks every public name on any Keras backend.
 
-A new public name must be described in `tests/conformance.py`. The suite runs
+A new public name needs a row in `tests/conformance.py`. The suite runs
 this file on TensorFlow; `tests/test_without_tensorflow.py` runs it on JAX, and
 `make test-torch` on PyTorch.
 """
@@ -22,7 +22,7 @@ from conformance import (
     PLAIN_LAYERS,
     SOURCE,
     TARGET,
-    quick,
+    compiled_on_jax,
 )
 from keras import ops
 
@@ -54,7 +54,7 @@ def symbolic(inputs):
 
 
 def compiled(function):
-    """The function as the backend compiles it."""
+    """Returns the function, compiled by the backend."""
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
@@ -67,7 +67,7 @@ def compiled(function):
 # === The table ===
 
 
-def test_every_public_name_is_described():
+def test_every_public_name_has_a_row():
     assert {row.name for row in conformance.ROWS} == set(kt.__all__), (
         "Describe the name in tests/conformance.py."
     )
@@ -82,7 +82,7 @@ def test_tensorflow_is_absent_from_other_backends():
 
 
 @each(LAYERS)
-def test_description_leaves_no_argument_at_its_default(row):
+def test_the_row_of_a_layer_leaves_no_argument_at_its_default(row):
     owner = next(
         c
         for c in row.public.__mro__
@@ -113,21 +113,22 @@ def test_config_round_trips_through_json(row):
 
 
 @each(conformance.CONFIGS)
-def test_the_shape_round_trips_through_json(row):
+def test_a_transformer_config_round_trips_through_json(row):
     made = row.make()
     again = json.loads(json.dumps(made.to_dict()))
     assert row.public.from_dict(again) == made
 
 
-def trainable(row):
-    """A compiled Transformer: the public loss, metrics and schedule."""
+def trainable_model(row):
+    """Returns a Transformer with the public loss, metrics and schedule."""
     model = conformance.with_seeded_weights(row.make())
     model.compile(
         keras.optimizers.Adam(kt.TransformerSchedule(22, 10)),
         kt.LabelSmoothedCrossEntropy(),
         metrics=[kt.TokenLoss(), kt.TokenAccuracy(), kt.Perplexity()],
         jit_compile=BACKEND == "jax",
-        # Tracing takes seconds there, and tests/test_model.py trains traced.
+        # Tracing takes seconds on TensorFlow; tests/test_model.py trains a
+        # traced model.
         run_eagerly=BACKEND == "tensorflow",
     )
     return model
@@ -142,11 +143,11 @@ import numpy as np
 
 for i, row in enumerate(conformance.LAYERS):
     model = keras.models.load_model(f"{i}.keras")
-    found = conformance.quick(model)(list(row.inputs))
+    found = conformance.compiled_on_jax(model)(list(row.inputs))
     np.save(f"{i}.npy", keras.ops.convert_to_numpy(found))
 ids = {"source": conformance.SOURCE, "target": conformance.TARGET}
 model = keras.models.load_model("plain.keras")
-found = conformance.quick(model)(ids)
+found = conformance.compiled_on_jax(model)(ids)
 np.save("plain.npy", keras.ops.convert_to_numpy(found))
 model = keras.models.load_model("compiled.keras")
 np.save("compiled.npy", model.evaluate(ids, conformance.LABELS, verbose=0))
@@ -158,12 +159,12 @@ def test_keras_files_load_in_a_fresh_process(tmp_path):
     for i, row in enumerate(LAYERS):
         model = conformance.model_of(row)
         model.save(tmp_path / f"{i}.keras")
-        expected[f"{i}.npy"] = quick(model)(list(row.inputs))
+        expected[f"{i}.npy"] = compiled_on_jax(model)(list(row.inputs))
     plain, other = MODELS
     model = conformance.model_with_seeded_weights(plain)
     model.save(tmp_path / "plain.keras")
-    expected["plain.npy"] = quick(model)(IDS)
-    model = trainable(other)
+    expected["plain.npy"] = compiled_on_jax(model)(IDS)
+    model = trainable_model(other)
     model.save(tmp_path / "compiled.keras")
     expected["compiled.npy"] = model.evaluate(
         IDS, conformance.LABELS, verbose=0
@@ -181,24 +182,24 @@ def test_keras_files_load_in_a_fresh_process(tmp_path):
         assert_close(np.load(tmp_path / file), output, 1e-6)
 
 
-# === What is computed ===
+# === Outputs ===
 
 
 @each(ALL_LAYERS)
-def test_outputs_are_as_announced(row):
+def test_outputs_match_those_of_a_symbolic_call(row):
     layer = row.make()
     calls = [{}]
     if "return_attention_scores" in inspect.signature(layer.call).parameters:
         calls.append({"return_attention_scores": True})
     for options in calls:
-        announced = layer(*symbolic(row.inputs), **options)
+        specified = layer(*symbolic(row.inputs), **options)
         found = layer(*row.inputs, **options)
-        announced, found = (
-            keras.tree.flatten(announced),
+        specified, found = (
+            keras.tree.flatten(specified),
             keras.tree.flatten(found),
         )
-        assert len(announced) == len(found) == 1 + len(options)
-        for a, f in zip(announced, found, strict=True):
+        assert len(specified) == len(found) == 1 + len(options)
+        for a, f in zip(specified, found, strict=True):
             assert len(a.shape) == len(f.shape)
             assert all(
                 x in (None, y) for x, y in zip(a.shape, f.shape, strict=True)
@@ -219,17 +220,17 @@ def test_every_weight_is_built_by_build(row):
 
 @each(ALL_LAYERS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_dtype_policies(row, policy):
+def test_a_layer_obeys_its_dtype_policy(row, policy):
     layer = conformance.built(row, dtype=policy)
-    found = quick(layer)(*row.inputs)
+    found = compiled_on_jax(layer)(*row.inputs)
     compute = policy.removeprefix("mixed_")
     assert keras.backend.standardize_dtype(found.dtype) == compute
     assert {w.dtype for w in layer.weights} == {"float32"}
     for sub in layer._flatten_layers():
         assert sub.dtype_policy.name == policy, sub.name
-    expected = numpy_of(quick(conformance.built(row))(*row.inputs))
-    # Each weight takes part in one operation, which rounds its input, the
-    # weight and its output, each by half a unit in the last place at most.
+    expected = numpy_of(compiled_on_jax(conformance.built(row))(*row.inputs))
+    # Each weight is used in one operation. It rounds its input, the weight and
+    # its output, each by at most half a unit in the last place.
     units = {"float32": 2**-23, "bfloat16": 2**-7, "float16": 2**-10}[compute]
     error = numpy_of(ops.cast(found, "float32")) - expected
     bound = 1.5 * units * len(layer.weights)
@@ -238,11 +239,11 @@ def test_dtype_policies(row, policy):
 
 @each(MODELS)
 @pytest.mark.parametrize("policy", POLICIES[1:])
-def test_dtype_policies_of_the_model(row, policy):
+def test_the_model_obeys_its_dtype_policy(row, policy):
     full = conformance.model_with_seeded_weights(row)
     mixed = conformance.with_seeded_weights(row.make(dtype=policy))
-    found = numpy_of(quick(mixed)(IDS))
-    expected = numpy_of(quick(full)(IDS))
+    found = numpy_of(compiled_on_jax(mixed)(IDS))
+    expected = numpy_of(compiled_on_jax(full)(IDS))
     assert found.dtype == "float32"
     units = {"mixed_bfloat16": 2**-7, "mixed_float16": 2**-10}[policy]
     bound = 1.5 * units * len(full.weights)
@@ -262,7 +263,7 @@ def lengths_mask(x, *lengths):
 
 
 @each(MASKED)
-def test_what_is_masked_changes_nothing(row):
+def test_masked_positions_change_nothing(row):
     layer = conformance.built(row)
     masks = [lengths_mask(x, 3, 2) for x in row.inputs]
     expected = layer(*row.inputs, **dict(zip(row.masks, masks, strict=True)))
@@ -278,8 +279,8 @@ def test_what_is_masked_changes_nothing(row):
 
 
 @each(MASKED)
-def test_implicit_masks_are_read(row):
-    """The mask of Keras' embedding, as good as one given by name."""
+def test_implicit_masks_act_like_explicit_ones(row):
+    """The mask comes from Keras' embedding."""
     layer = conformance.built(row)
     embedding = keras.layers.Embedding(7, conformance.D, mask_zero=True)
     ids = [np.array([[5, 3, 6], [4, 1, 0]]), np.array([[5, 3], [4, 0]])]
@@ -287,7 +288,7 @@ def test_implicit_masks_are_read(row):
     tensors = [keras.Input((None,), dtype="int32") for _ in ids]
     model = keras.Model(tensors, layer(*[embedding(x) for x in tensors]))
     explicit = {name: x != 0 for name, x in zip(row.masks, ids, strict=True)}
-    # As arrays, the embedded inputs carry no mask of their own.
+    # The embedded inputs are arrays here, which have no implicit mask.
     expected = layer(*[numpy_of(embedding(x)) for x in ids], **explicit)
     # At padding, outputs are not specified.
     real = ids[0] != 0
@@ -304,7 +305,7 @@ class Mask(keras.layers.Layer):
 
 
 @each(ALL_LAYERS)
-def test_the_mask_of_the_first_input_goes_on(row):
+def test_the_mask_of_the_first_input_is_passed_on(row):
     ids = np.array([[5, 3, 6], [4, 1, 0]])
     x = tensor = keras.Input((None,), dtype="int32")
     if row.name == "PositionalEmbedding":
@@ -316,10 +317,10 @@ def test_the_mask_of_the_first_input_goes_on(row):
 
 
 @each(CAUSAL)
-def test_the_future_changes_nothing(row):
+def test_later_positions_change_no_earlier_output(row):
     layer = conformance.built(row)
     x, *memory = row.inputs
-    # Of two inputs the causal one attends to itself.
+    # Causal attention has one input, which attends to itself.
     rest = [x] if row.name == "MultiHeadAttention" else memory
     expected = numpy_of(layer(x, *rest, **row.causal))
     for t in range(1, x.shape[1]):
@@ -333,14 +334,14 @@ def test_the_future_changes_nothing(row):
 @each(MODELS)
 def test_nothing_leaks_in_the_model(row):
     model = conformance.model_with_seeded_weights(row)
-    assert_no_leak(quick(model), IDS, causal="target")
+    assert_no_leak(compiled_on_jax(model), IDS, causal="target")
 
 
 # === Step by step ===
 
 
 @each(CAUSAL)
-def test_cached_steps_give_the_whole(row):
+def test_cached_steps_equal_the_full_pass(row):
     layer = conformance.built(row)
     x, *memory = row.inputs
     attention = row.name == "MultiHeadAttention"
@@ -364,13 +365,13 @@ def test_cached_steps_give_the_whole(row):
 
 
 @each(MODELS)
-def test_cached_steps_give_the_logits_of_the_model(row):
+def test_cached_steps_equal_the_logits_of_the_model(row):
     model = conformance.model_with_seeded_weights(row)
-    expected = numpy_of(quick(model)(IDS))
-    memory = model.project_memory(quick(model.encode)(SOURCE))
+    expected = numpy_of(compiled_on_jax(model)(IDS))
+    memory = model.project_memory(compiled_on_jax(model.encode)(SOURCE))
     cache = model.empty_cache(*TARGET.shape)
     real = TARGET != 0
-    step = quick(model.decode_step)
+    step = compiled_on_jax(model.decode_step)
     for t in range(TARGET.shape[1]):
         tokens = ops.convert_to_tensor(TARGET[:, t])
         found, cache = step(tokens, cache, t, memory, SOURCE != 0)
@@ -378,8 +379,8 @@ def test_cached_steps_give_the_logits_of_the_model(row):
 
 
 @each(conformance.SEARCHES)
-def test_scores_are_those_of_the_model(row):
-    """What a search finds with caches, the model scores without."""
+def test_search_scores_equal_those_of_the_model(row):
+    """The model scores the ids without the caches that the search uses."""
     ids, scores, model = conformance.search(row)
     (limits,) = row.inputs
     for b in range(ids.shape[0]):
@@ -392,9 +393,11 @@ def test_scores_are_those_of_the_model(row):
             found = ids[b, k, :length][None]
             shifted = np.concatenate([[[2]], found[:, :-1]], axis=1)
             source = SOURCE[b : b + 1]
-            # Later positions change nothing: one shape for all.
+            # Later positions change nothing, so all rows get one shape.
             shifted = np.pad(shifted, ((0, 0), (0, 7 - length)))
-            logits = quick(model)({"source": source, "target": shifted})
+            logits = compiled_on_jax(model)(
+                {"source": source, "target": shifted}
+            )
             logits = numpy_of(ops.log_softmax(logits))[:, :length]
             score = np.take_along_axis(logits, found[..., None], axis=-1).sum()
             if row.name == "beam_search":
@@ -404,7 +407,7 @@ def test_scores_are_those_of_the_model(row):
 
 
 @each(conformance.SEARCHES)
-def test_searches_obey_their_rules(row):
+def test_searches_obey_minimum_lengths_and_prefixes(row):
     ids, _, _ = conformance.search(row)
     for b, minimum in enumerate(row.arguments.get("minima", [1, 1])):
         assert (ids[b, :, : minimum - 1] != 3).all()
@@ -417,8 +420,8 @@ def test_searches_obey_their_rules(row):
 
 
 @each(ALL_LAYERS)
-def test_one_step_reaches_every_weight(row):
-    """By SGD at rate 1, a weight changes by its gradient."""
+def test_one_training_step_changes_every_weight(row):
+    """With SGD at rate 1, a weight changes by its gradient."""
     free = {
         name: True if name == "use_bias" else None
         for name in row.arguments
@@ -442,8 +445,8 @@ def test_one_step_reaches_every_weight(row):
 
 
 @each(MODELS)
-def test_one_step_trains_the_model(row):
-    model = trainable(row)
+def test_one_training_step_changes_every_weight_of_the_model(row):
+    model = trainable_model(row)
     before = [numpy_of(w) for w in model.trainable_weights]
     values = model.train_on_batch(IDS, conformance.LABELS)
     assert np.isfinite(values).all()
@@ -455,18 +458,18 @@ def test_one_step_trains_the_model(row):
 
 # === Compiled ===
 
-# Keras' own `fit` is eager on PyTorch; `torch.compile` wants a C++ compiler.
+# On PyTorch, Keras' own `fit` is eager; `torch.compile` needs a C++ compiler.
 if BACKEND != "torch":
 
     @each(ALL_LAYERS)
-    def test_eager_and_compiled_agree(row):
+    def test_eager_and_compiled_layers_agree(row):
         layer = conformance.built(row)
         inputs = [ops.convert_to_tensor(x) for x in row.inputs]
         expected = layer(*inputs)
         assert_close(compiled(lambda *args: layer(*args))(*inputs), expected)
 
     @each(MODELS)
-    def test_the_model_eager_and_compiled_agree(row):
+    def test_eager_and_compiled_models_agree(row):
         model = conformance.model_with_seeded_weights(row)
         ids = [ops.convert_to_tensor(x) for x in (SOURCE, TARGET)]
 
@@ -476,7 +479,7 @@ if BACKEND != "torch":
         assert_close(compiled(call)(*ids), call(*ids))
 
     @each([*conformance.LOSSES, *conformance.METRICS, *conformance.SCHEDULES])
-    def test_values_eager_and_compiled_agree(row):
+    def test_eager_and_compiled_losses_metrics_and_schedules_agree(row):
         made = row.make()
         inputs = [ops.convert_to_tensor(x) for x in row.inputs]
         if row in conformance.METRICS:

@@ -1,4 +1,4 @@
-"""Search against exhaustive enumeration, over small random models."""
+"""Compares the searches with exhaustive enumeration, on small random models."""
 
 import itertools
 
@@ -16,9 +16,11 @@ START, END = 2, 3
 
 
 class TableModel:
-    """Next-token logits from a random table of the last two tokens and the
-    sentence: the cache carries the token before the last, so a wrongly
-    reordered cache gives wrong probabilities."""
+    """A model whose logits depend on the sentence and its last two tokens.
+
+    They come from a random table. The cache holds the token before the last, so
+    a wrongly reordered cache gives wrong probabilities.
+    """
 
     def __init__(self, seed, sentences, vocab_size):
         rng = np.random.default_rng(seed)
@@ -52,7 +54,7 @@ class TableModel:
         return total
 
     def all_finished(self, sentence, limit, alpha):
-        """Every sequence that ends by itself or, at the limit, by force."""
+        """Returns all finished sequences within the limit, the best first."""
         others = [t for t in range(self.table.shape[-1]) if t != END]
         scored = []
         for length in range(limit):
@@ -92,8 +94,10 @@ def test_a_wide_beam_finds_what_enumeration_finds(seed, alpha, limits):
     minimum=st.integers(1, 4),
     prefix=st.lists(st.sampled_from([-1, 0, 1, 2]), max_size=3),
 )
-def test_rules_leave_what_enumeration_leaves(seed, limits, minimum, prefix):
-    """At least so many tokens, and these first, where the limit allows."""
+def test_a_wide_beam_with_constraints_finds_what_enumeration_finds(
+    seed, limits, minimum, prefix
+):
+    """The length limit takes precedence over minimum length and prefix."""
     model = TableModel(seed, len(limits), vocab_size=4)
     beam = 36
 
@@ -126,7 +130,7 @@ def test_rules_leave_what_enumeration_leaves(seed, limits, minimum, prefix):
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_rules_hold_for_each_row_by_itself(beam):
+def test_each_row_obeys_its_own_constraints(beam):
     model = TableModel(7, 3, vocab_size=11)
     prefix = [[5, 7, -1], [-1, -1, -1], [9, -1, 4]]
     rules = {"minima": [1, 6, 4], "prefix": prefix}
@@ -148,13 +152,13 @@ def test_fewer_hypotheses_than_beams_leave_the_rest_empty():
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_a_beam_of_one_is_greedy_search(seed, alpha):
+def test_a_beam_of_one_equals_greedy_search(seed, alpha):
     model = TableModel(seed, 3, vocab_size=11)
     limits = [2, 13, 7]
     ids, scores = greedy_search(model.step, model.start(1), limits)
     one = beam_search(model.step, model.start(1), limits, 1, alpha)
     np.testing.assert_array_equal(one[0][:, 0], ids)
-    # The same by the general path, which a tensor for the beam takes.
+    # A beam size that is no Python number takes the general path.
     general = beam_search(
         model.step, model.start(1), limits, np.int32(1), alpha
     )
@@ -196,7 +200,7 @@ def test_a_sentence_does_not_depend_on_its_batch_mates(beam):
 
 @pytest.mark.parametrize("beam", [2, 5])
 def test_finished_sentences_may_leave_the_batch(beam):
-    """What is found stays the same, with rules of each sentence's own."""
+    """The result stays the same, also with constraints for each sentence."""
     model = TableModel(8, 7, vocab_size=7)
     limits = [9, 2, 17, 5, 3, 11, 1]
     rules = {
@@ -220,11 +224,11 @@ def test_finished_sentences_may_leave_the_batch(beam):
     ids, scores = beam_search(step, start, limits, beam, **rules)
     assert set(rows) == {7 * beam}
     steps, rows = len(rows), []
-    found, its_scores = beam_search(
+    found, found_scores = beam_search(
         step, start, limits, beam, **rules, keep=keep
     )
     np.testing.assert_array_equal(found, ids)
-    np.testing.assert_allclose(its_scores, scores, rtol=1e-5)
+    np.testing.assert_allclose(found_scores, scores, rtol=1e-5)
     assert len(rows) == steps
     assert sorted(rows, reverse=True) == rows
     assert 7 * beam == rows[0] > rows[-1]
@@ -233,7 +237,7 @@ def test_finished_sentences_may_leave_the_batch(beam):
 @pytest.mark.parametrize("beam", [1, 4])
 def test_limits_hold_and_every_hypothesis_ends(beam):
     model = TableModel(5, 3, vocab_size=11)
-    model.table[..., END] = -30  # it would never end by itself
+    model.table[..., END] = -30  # no sentence ends before its limit
     limits = [1, 3, 8]
     ids, scores = beam_search(model.step, model.start(beam), limits, beam)
     for b, limit in enumerate(limits):
@@ -243,7 +247,7 @@ def test_limits_hold_and_every_hypothesis_ends(beam):
         assert np.isfinite(scores[b, 0])
 
 
-def test_a_beam_wider_than_the_vocabulary():
+def test_a_beam_may_be_wider_than_the_vocabulary():
     model = TableModel(5, 2, vocab_size=4)
     _, scores = beam_search(model.step, model.start(97), [5, 6], 97)
     assert (np.diff(np.asarray(scores)[:, :40], axis=1) <= 0).all()
@@ -262,8 +266,8 @@ def test_no_sentences_give_no_translations():
 
 @pytest.mark.parametrize("width", [31, 101, 6000])
 @pytest.mark.parametrize("count", [1, 3, 8, 49, 6000])
-def test_the_best_of_a_row_are_found_in_chunks(width, count):
-    """As `top_k` finds them, of equals the first."""
+def test_top_k_in_chunks_equals_top_k(width, count):
+    """Of equal values the first ones are chosen, as by `top_k`."""
     rng = np.random.default_rng(1)
     logits = rng.normal(size=(5, width)).round(1).astype("float32")
     count = min(count, width)
@@ -285,7 +289,7 @@ def test_the_best_of_a_row_are_found_in_chunks(width, count):
         (100, 5.56958491),
     ],
 )
-def test_length_penalty(length, expected):
+def test_the_length_penalty_has_known_values(length, expected):
     assert float(length_penalty(length, 0.6)) == pytest.approx(expected)
 
 

@@ -1,4 +1,4 @@
-"""Dropout: what is kept, how often, and that equal seeds drop alike."""
+"""Checks what dropout keeps and how often, and that seeds determine it."""
 
 import numpy as np
 import pytest
@@ -23,19 +23,19 @@ def test_a_number_is_dropped_with_its_probability(rate):
 
 
 def test_neighbours_are_dropped_independently():
-    """Two decisions come from one random number of 32 bits."""
-    gone = dropped(0.5, (10**6,)) == 0
+    """Two neighbours share one random number of 32 bits."""
+    dropped_at = dropped(0.5, (10**6,)) == 0
     for apart in (1, 2, 3):
-        both = np.mean(gone[:-apart] & gone[apart:])
-        assert abs(both - 0.25) < 5 * np.sqrt(0.25 * 0.75 / len(gone))
+        both = np.mean(dropped_at[:-apart] & dropped_at[apart:])
+        assert abs(both - 0.25) < 5 * np.sqrt(0.25 * 0.75 / len(dropped_at))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7, 5, 3), (2, 0, 3)])
-def test_any_shape(shape):
+def test_any_shape_is_kept(shape):
     assert dropped(0.2, shape).shape == shape
 
 
-def test_equal_seeds_drop_alike_and_every_call_anew():
+def test_equal_seeds_draw_the_same_mask_and_each_call_a_new_one():
     layer, twin = Dropout(0.5, seed=3), Dropout(0.5, seed=3)
     x = np.ones((7, 11))
     first, second = (layer(x, training=True) for _ in range(2))
@@ -44,9 +44,8 @@ def test_equal_seeds_drop_alike_and_every_call_anew():
     assert np.any(np.asarray(first) != dropped(0.5, (7, 11), seed=4))
 
 
-def test_each_replica_drops_its_own():
-    """Draws two replicas' masks from one seed: they differ, and a second layer
-    of that seed draws both again."""
+def test_each_replica_draws_its_own_mask():
+    """Both have one seed, with which a second layer draws both masks again."""
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 
     def drawn():
@@ -63,7 +62,7 @@ def test_each_replica_drops_its_own():
     np.testing.assert_array_equal(drawn(), [one, other])
 
 
-def test_rates_without_a_choice_and_a_shape_of_the_noise():
+def test_rates_zero_and_one_inference_and_noise_shape_are_obeyed():
     x = np.ones((7, 11), "float32")
     np.testing.assert_array_equal(Dropout(0.0)(x, training=True), x)
     np.testing.assert_array_equal(Dropout(1.0)(x, training=True), 0 * x)
@@ -72,7 +71,7 @@ def test_rates_without_a_choice_and_a_shape_of_the_noise():
     np.testing.assert_array_equal(found, found[:, :1] * x)
 
 
-def test_compiled_by_xla_as_fit_may():
+def test_xla_can_compile_the_layer():
     layer = Dropout(0.5, seed=1)
     found = tf.function(lambda x: layer(x, training=True), jit_compile=True)(
         np.ones((97, 101), "float32")
@@ -81,7 +80,7 @@ def test_compiled_by_xla_as_fit_may():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_the_gradient_passes_where_the_number_did(dtype):
+def test_the_gradient_is_dropped_where_the_value_was(dtype):
     layer = Dropout(0.3, seed=1, dtype=dtype)
     x = tf.Variable(tf.ones((7, 11), dtype))
 

@@ -1,4 +1,4 @@
-"""Files of an earlier commit, f0b0749, load and give the same numbers."""
+"""Checks that files of an earlier commit, f0b0749, give the same numbers."""
 
 import importlib
 import pathlib
@@ -34,8 +34,8 @@ def expected(earlier):
     return dict(np.load(earlier / "expected.npz"))
 
 
-def test_a_keras_file_of_a_transformer(earlier, expected):
-    """Compiled with our Adam, which `load_model` finds where it was."""
+def test_the_keras_file_of_a_transformer_loads(earlier, expected):
+    """It was compiled with our Adam, which is found by its old path."""
     model = keras.models.load_model(earlier / "transformer.keras")
     ids = {name: expected[name] for name in ("source", "target")}
     np.testing.assert_allclose(model(ids), expected["logits"], atol=1e-5)
@@ -43,13 +43,13 @@ def test_a_keras_file_of_a_transformer(earlier, expected):
     assert type(model.optimizer).__module__.startswith("keras_transformer")
 
 
-def test_a_keras_file_of_composed_layers(earlier, expected):
+def test_the_keras_file_of_composed_layers_loads(earlier, expected):
     model = keras.models.load_model(earlier / "composed.keras")
     found = model([expected["s"], expected["t"]])
     np.testing.assert_allclose(found, expected["composed"], atol=1e-5)
 
 
-def test_an_export(earlier, expected):
+def test_the_export_translates_and_scores_as_it_did(earlier, expected):
     model = SavedTranslator(earlier / "model" / "1")
     found = model.translate(tf.constant(LINES))
     assert found["translation"].numpy().tolist() == [
@@ -63,9 +63,12 @@ def test_an_export(earlier, expected):
     np.testing.assert_allclose(scored["score"], expected["scored"], rtol=1e-4)
 
 
-def test_a_run_is_loaded_and_resumed(earlier, expected, monkeypatch):
-    """Two more steps lead where they led; the best checkpoint, which had a
-    second name, is kept under the name of its step."""
+def test_the_run_loads_and_resumes(earlier, expected, monkeypatch):
+    """Two more steps give the same weights as they gave then.
+
+    The best checkpoint was also stored as `best.npz`; now it has only the name
+    of its step.
+    """
     monkeypatch.chdir(earlier)  # its recipe names the corpus from there
     run = open_run("run")
     ids = {name: expected[name] for name in ("source", "target")}
@@ -80,18 +83,21 @@ def test_a_run_is_loaded_and_resumed(earlier, expected, monkeypatch):
         checkpoints.read_weights(paths[step], model).values()
         for step in (300, 302)
     )
-    # Arrays had no names then, but numbers.
+    # Arrays were numbered then, not named.
     names = sorted(name for name in expected if name.startswith("weights."))
     moved, apart = [], []
     for name, start, value in zip(names, before, after, strict=True):
         moved.append(np.abs(expected[name] - start).ravel())
         apart.append(np.abs(expected[name] - value).ravel())
-    # Adam makes a step of any gradient, also of one that is rounding alone.
+    # Adam makes a full step of any gradient, even of mere rounding, so single
+    # weights may differ.
     moved, apart = np.concatenate(moved), np.concatenate(apart)
     assert apart.mean() < 0.05 * moved.mean(), (apart.mean(), moved.mean())
 
 
-def test_a_best_checkpoint_that_only_has_its_second_name(earlier, tmp_path):
+def test_a_best_checkpoint_without_the_name_of_its_step_gets_it(
+    earlier, tmp_path
+):
     step, path = checkpoints.steps(earlier / "run" / "checkpoints")[0]
     (tmp_path / "best.npz").write_bytes(path.read_bytes())
     checkpoints.adopt_best(tmp_path)
@@ -99,7 +105,7 @@ def test_a_best_checkpoint_that_only_has_its_second_name(earlier, tmp_path):
     assert not (tmp_path / "best.npz").exists()
 
 
-# The names that README, guides and examples imported at f0b0749.
+# Names that README, guides and examples imported at f0b0749.
 NAMES = {
     "callbacks": ["read_log"],
     "checkpoints": ["read"],
@@ -124,19 +130,19 @@ NAMES = {
 
 
 @pytest.mark.parametrize("module", NAMES)
-def test_names_can_be_imported_from_where_they_were(module):
+def test_moved_names_can_be_imported_from_their_old_modules(module):
     found = importlib.import_module(f"keras_transformer.{module}")
     for name in NAMES[module]:
         assert callable(getattr(found, name)), name
 
 
-def test_a_name_that_is_gone_says_where_to_look():
+def test_the_error_for_an_unknown_name_says_where_to_look():
     run = importlib.import_module("keras_transformer.run")
     with pytest.raises(AttributeError, match=r"moved to `keras_transf.*run`"):
         _ = run.no_such_name
 
 
-def test_no_old_name_is_in_the_way_of_a_new_module():
+def test_no_old_module_name_is_that_of_a_new_module():
     package = pathlib.Path(moved.__file__).parent
     for old in moved.MOVED:
         path = package.joinpath(*old.split("."))

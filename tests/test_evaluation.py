@@ -1,3 +1,5 @@
+"""Checks scores against those of sacreBLEU."""
+
 import pytest
 import sacrebleu
 
@@ -6,7 +8,7 @@ from keras_transformer.inference.evaluation import score
 LINES = ["Am 3. Mai um Viertel nach fünf.", "Zimmer 7 ist im ersten Stock."]
 
 
-def test_perfect_translations_score_a_hundred_with_signature():
+def test_perfect_translations_score_a_hundred_and_have_a_signature():
     found = score(LINES, LINES)
     assert found["bleu"] == found["chrf"] == 100.0
     assert found["sentences"] == 2
@@ -16,7 +18,7 @@ def test_perfect_translations_score_a_hundred_with_signature():
     )
 
 
-def test_it_is_what_sacrebleu_says():
+def test_the_score_equals_that_of_sacrebleu():
     guesses = ["Am 4. Mai um halb fünf.", "Büro 7 ist im ersten Stock."]
     found = score(guesses, LINES)
     expected = sacrebleu.corpus_bleu(guesses, [LINES]).score

@@ -1,3 +1,5 @@
+"""Checks the English and German of the built-in corpus."""
+
 import itertools
 import random
 
@@ -33,7 +35,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("n", "english", "german"), NUMBERS)
-def test_numbers_in_words(n, english, german):
+def test_numbers_are_written_in_words(n, english, german):
     assert grammar.english_number(n) == english
     assert grammar.german_number(n) == german
 
@@ -57,11 +59,11 @@ def test_every_number_has_its_own_word():
         (23, "23rd"),
     ],
 )
-def test_ordinals(n, text):
+def test_ordinals_have_their_endings(n, text):
     assert grammar.english_ordinal(n) == text
 
 
-# German as it must be, whatever the words around it.
+# The German of each time, whatever the words around it.
 TIMES = {
     "one o'clock": "ein Uhr",
     "quarter past one": "Viertel nach eins",
@@ -76,13 +78,13 @@ TIMES = {
 }
 
 
-def test_clock_times():
+def test_clock_times_are_translated():
     rng = random.Random(1)
     said = dict(grammar.clock(rng) for _ in range(60_000))
     assert {time: said[time] for time in TIMES} == TIMES
 
 
-def test_prices():
+def test_prices_are_translated():
     rng = random.Random(1)
     said = dict(grammar.price(rng) for _ in range(200_000))
     assert said["€47"] == "47 Euro"
@@ -93,7 +95,7 @@ def test_prices():
 
 
 def test_gender_and_case_agree():
-    """Der Tisch, die Lampe, das Buch; what is bought is accusative."""
+    """Der Tisch, die Lampe, das Buch; the object of "bought" is accusative."""
     german = [pair[1] for pair in pairs_of_split("train", 20_000)]
     endings = {
         "Ein .er Tisch kostet": "Ein roter Tisch kostet",
@@ -127,8 +129,8 @@ def test_no_source_is_in_two_splits_or_twice_in_one():
         assert {split_of(line) for line in lines} == {split}
 
 
-def test_there_are_millions():
-    """Birthday estimate: few of many draws coincide."""
+def test_there_are_millions_of_sentences():
+    """Estimates their number from how few of many draws coincide."""
     rng = random.Random(3)
     draws = [grammar.sentence_pair(rng)[0] for _ in range(50_000)]
     long = [d for d in draws if "bought" in d or "costs" in d or " at " in d]

@@ -1,4 +1,4 @@
-"""What is laid out for speed is the same function as the model."""
+"""Checks that the fast inference model computes what the Keras model does."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 
 SOURCE = np.array([[5, 6, 7, 9, 3], [11, 3, 0, 0, 0]], "int32")
-# Every field that the forward pass depends on, other than its default.
+# Each field that the forward pass depends on differs from its default in one.
 CONFIGS = [
     {},
     {"norm_first": True, "layer_norm_epsilon": 1e-2},
@@ -50,15 +50,18 @@ def random_model(**config):
     }
     model = Transformer(TransformerConfig(**{**shape, **config}), seed=1)
     rng = np.random.default_rng(1)
-    # Biases and norms begin as zeros and ones, which would hide a mistake.
+    # Biases start as zeros and norms as ones, which would hide a mistake.
     for weight in model.weights:
         weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
     return model
 
 
 def logits_along_random_beams(model, dtype, copies=1, steps=6, beams=3):
-    """Of our step, and of the whole model on the same prefixes, in float64:
-    what is tolerated is then the step's rounding alone."""
+    """Yields logits of the fast model's steps, and those of the Keras model.
+
+    The Keras model computes in float64, so that only the rounding of the fast
+    model has to be tolerated.
+    """
     exact = Transformer(model.config, dtype="float64")
     exact.set_weights(model.get_weights())
     fast = InferenceModel(model.config, inference_weights(model, dtype))
@@ -85,21 +88,21 @@ def logits_along_random_beams(model, dtype, copies=1, steps=6, beams=3):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_steps_give_the_logits_of_the_model(config):
-    """However beams go on from one another."""
+    """Each beam continues a random one of the step before."""
     for found, expected in logits_along_random_beams(
         random_model(**config), "float32"
     ):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_as_many_rows_as_other_kernels_take():
+def test_hundreds_of_rows_give_the_logits_of_the_model():
     for found, expected in logits_along_random_beams(
         random_model(), "float32", copies=401
     ):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-def test_bfloat16_is_close():
+def test_bfloat16_logits_are_close():
     for found, expected in logits_along_random_beams(
         random_model(), "bfloat16"
     ):
@@ -107,8 +110,8 @@ def test_bfloat16_is_close():
         assert 0 < error < 0.03 * np.abs(expected).max()
 
 
-def test_a_shared_table_is_there_once():
-    """As the embedding, and transposed as the projection: two in all."""
+def test_a_shared_table_is_stored_twice():
+    """It is stored as the embedding and, transposed, as the projection."""
     sizes = [
         int(tf.size(x))
         for x in tf.nest.flatten(inference_weights(random_model()))
@@ -116,7 +119,7 @@ def test_a_shared_table_is_there_once():
     assert sizes.count(41 * 26) == 2
 
 
-def test_barred_ids_are_never_said():
+def test_barred_ids_have_no_probability():
     model = random_model()
     weights = inference_weights(model, barred=[0, 7])
     fast = InferenceModel(model.config, weights)
@@ -125,14 +128,14 @@ def test_barred_ids_are_never_said():
         fast.empty_cache(fast.encode(SOURCE), 1),
         tf.constant(0),
     )
-    said = np.isfinite(logits.numpy())
-    assert not said[:, [0, 7]].any()
-    assert said.sum() == 2 * 39
+    possible = np.isfinite(logits.numpy())
+    assert not possible[:, [0, 7]].any()
+    assert possible.sum() == 2 * 39
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_search_finds_what_it_finds_in_the_model(beam_size):
-    """With the layers' own caches, which are reordered."""
+def test_a_search_finds_the_same_with_the_keras_model(beam_size):
+    """The search with the Keras model reorders the caches of its layers."""
     model = random_model()
     memory = model.project_memory(model.encode(SOURCE))
     limits = [11, 7]
@@ -160,8 +163,8 @@ def test_search_finds_what_it_finds_in_the_model(beam_size):
     np.testing.assert_allclose(found_scores, scores, atol=1e-5)
 
 
-def test_a_known_target_is_read_at_once():
-    """As the whole model gives it: log-probabilities, and 0 at padding."""
+def test_a_known_target_is_scored_in_one_pass():
+    """Its log-probabilities are those of the Keras model, and 0 at padding."""
     model = random_model()
     fast = InferenceModel(model.config, inference_weights(model, barred=[9]))
     target = np.array([[5, 9, 7, 3], [8, 3, 0, 0]], "int32")

@@ -1,4 +1,4 @@
-"""Layer normalisation: Keras' own layer is the oracle, gradients included."""
+"""Compares layer normalisation and its gradients with Keras' own layer."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from keras_transformer.layers.layer_normalization import LayerNormalization
 
 
 def pair(shape, **kwargs):
-    """Our layer and Keras' with the same weights, none of them 1 or 0."""
+    """Returns our layer and Keras' with the same random weights."""
     layers = (
         LayerNormalization(**kwargs),
         keras.layers.LayerNormalization(**kwargs),
@@ -29,10 +29,10 @@ def numbers(*shape):
 
 def with_gradients(layer, x):
     x = tf.Variable(tf.cast(x, layer.compute_dtype))
-    weighing = numbers(*x.shape)
+    factors = numbers(*x.shape)
     with tf.GradientTape() as tape:
         y = layer(x)
-        total = tf.reduce_sum(tf.cast(y, tf.float64) * weighing)
+        total = tf.reduce_sum(tf.cast(y, tf.float64) * factors)
     variables = [x, *(w.value for w in layer.trainable_weights)]
     return [y, *tape.gradient(total, variables)]
 
@@ -57,13 +57,13 @@ def test_values_and_gradients_are_those_of_keras(shape, dtype, tolerance):
 @pytest.mark.parametrize(
     "kwargs", [{"axis": 1}, {"axis": (1, 2)}, {"center": False, "scale": False}]
 )
-def test_other_forms_are_keras_own(kwargs):
+def test_other_axes_and_missing_weights_give_the_values_of_keras(kwargs):
     ours, theirs = pair((2, 3, 5), **kwargs)
     x = numbers(2, 3, 5).astype("float32")
     np.testing.assert_array_equal(ours(x), theirs(x))
 
 
-def test_a_model_with_it_is_saved_and_exported(tmp_path):
+def test_a_model_with_the_layer_can_be_saved_and_exported(tmp_path):
     inputs = keras.Input((None, 5))
     model = keras.Model(inputs, LayerNormalization()(inputs))
     x = numbers(2, 3, 5).astype("float32")

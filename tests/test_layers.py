@@ -1,4 +1,4 @@
-"""Feed-forward network, encoder and decoder layer against the paper."""
+"""Compares feed-forward network, encoder and decoder layer with the paper."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ def arrays(layer):
     return [ops.convert_to_numpy(w).astype("float64") for w in layer.weights]
 
 
-def test_equation_2():
+def test_feed_forward_is_equation_2():
     layer = FeedForward(D, F)
     x = random(B, T, D)
     layer(x)
@@ -38,7 +38,7 @@ def test_equation_2():
 
 
 def sublayers(layer, mask, causal, memory=None, memory_mask=None):
-    """The layer's functions in NumPy, with the layer's weights."""
+    """Returns the sublayers and norms in NumPy, with the layer's weights."""
     own = mask[:, None]
     if causal:
         own = own & np.tril(np.ones((T, T), bool))
@@ -79,7 +79,7 @@ def sublayers(layer, mask, causal, memory=None, memory_mask=None):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_figure_1_left(norm_first, causal):
+def test_encoder_layer_is_the_left_half_of_figure_1(norm_first, causal):
     layer = EncoderLayer(D, H, F, norm_first=norm_first)
     x, mask = random(B, T, D), np.array([[1, 1, 0], [1, 0, 0]], bool)
     layer(x)
@@ -91,7 +91,7 @@ def test_figure_1_left(norm_first, causal):
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_figure_1_right(norm_first):
+def test_decoder_layer_is_the_right_half_of_figure_1(norm_first):
     layer = DecoderLayer(D, H, F, norm_first=norm_first)
     x, memory = random(B, T, D), random(B, S, D)
     x_mask = np.array([[1, 1, 0], [1, 1, 1]], bool)
@@ -104,7 +104,7 @@ def test_figure_1_right(norm_first):
     np.testing.assert_allclose(found, x, atol=1e-4)
 
 
-def test_parameters_by_the_closed_form():
+def test_parameter_counts_follow_the_closed_form():
     x = random(B, T, D)
     for dk, dv in ((None, None), (3, 5)):
         shape = (D, H, dk or D // H, dv or D // H, F)
@@ -134,7 +134,7 @@ def test_decoder_returns_its_attention_to_the_memory():
     np.testing.assert_allclose(weights[1, ..., 0], 1, atol=1e-6)
 
 
-def test_decoder_steps_with_a_cache_give_the_whole():
+def test_decoder_steps_with_a_cache_equal_the_full_pass():
     layer = DecoderLayer(D, H, F)
     x, memory = random(B, 7, D), random(B, S, D)
     mask = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0]], bool)
@@ -151,7 +151,7 @@ def test_decoder_steps_with_a_cache_give_the_whole():
         np.testing.assert_allclose(step[:, 0], whole[:, t], atol=1e-5)
 
 
-def test_encoder_steps_with_a_cache_give_the_whole():
+def test_encoder_steps_with_a_cache_equal_the_full_pass():
     layer = EncoderLayer(D, H, F)
     x = random(B, 7, D)
     whole = layer(x, use_causal_mask=True)
@@ -161,13 +161,19 @@ def test_encoder_steps_with_a_cache_give_the_whole():
         np.testing.assert_allclose(step[:, 0], whole[:, t], atol=1e-5)
 
 
-SITES = ["dropout_rate", "attention_dropout_rate", "activation_dropout_rate"]
+DROPOUT_RATES = [
+    "dropout_rate",
+    "attention_dropout_rate",
+    "activation_dropout_rate",
+]
 
 
-@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("rate_name", DROPOUT_RATES)
 @pytest.mark.parametrize("layer_class", [EncoderLayer, DecoderLayer])
-def test_the_rate_reaches_its_sites_and_no_other(layer_class, site):
-    rates = dict.fromkeys(SITES, 0.0) | {site: 0.37}
+def test_a_dropout_rate_applies_only_to_its_own_sublayers(
+    layer_class, rate_name
+):
+    rates = dict.fromkeys(DROPOUT_RATES, 0.0) | {rate_name: 0.37}
     layer = layer_class(D, H, F, **rates)
     found = sorted(
         f"{sub.name} {sub.rate}"
@@ -179,7 +185,7 @@ def test_the_rate_reaches_its_sites_and_no_other(layer_class, site):
         "dropout_rate": 3 if decoder else 2,
         "attention_dropout_rate": 2 if decoder else 1,
         "activation_dropout_rate": 1,
-    }[site]
+    }[rate_name]
     assert len(found) == expected, found
     x = random(B, T, D)
     inputs = (x, x) if decoder else (x,)
@@ -187,7 +193,7 @@ def test_the_rate_reaches_its_sites_and_no_other(layer_class, site):
     assert np.abs(dropped - np.asarray(layer(*inputs))).max() > 1e-3
 
 
-def test_equal_seeds_drop_alike_and_sites_drop_apart():
+def test_equal_seeds_drop_the_same_and_sublayers_drop_differently():
     x = np.ones((B, T, D), "float32")
     one, two = (EncoderLayer(D, H, F, 0.5, seed=5) for _ in range(2))
     one(x), two(x)

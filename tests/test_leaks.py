@@ -1,4 +1,4 @@
-"""Gradients say it exactly: nothing real depends on padding."""
+"""Checks by exact gradients that no real token depends on padding."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def causal_encoder(implicit):
 
 
 def encoder_with_attention_mask(implicit):
-    """The implicit mask still counts beside an explicit `attention_mask`."""
+    """An explicit `attention_mask` does not replace the implicit mask."""
     layers = [EncoderLayer(D, 2, 17) for _ in range(LAYERS)]
     near = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
 

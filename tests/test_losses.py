@@ -1,3 +1,5 @@
+"""Compares the loss and the metrics with the paper and their definitions."""
+
 import keras
 import numpy as np
 import paper
@@ -20,12 +22,12 @@ def some_batch():
     return labels, rng.normal(size=(3, 5, V)).astype("float32")
 
 
-def test_section_5_4_by_hand():
-    """Logits [2, 1, 0, -1], gold 0, ε 0.1; the denominator is K."""
+def test_the_loss_of_section_5_4_is_as_computed_by_hand():
+    """Logits [2, 1, 0, -1], label 0, ε = 0.1, divided by K, not by K - 1."""
     logits = np.array([[[2.0, 1.0, 0.0, -1.0]]], "float32")
-    gold = np.array([[0]])
-    hard = float(smoothed_cross_entropy(gold, logits)[0, 0])
-    soft = float(smoothed_cross_entropy(gold, logits, 0.1)[0, 0])
+    label = np.array([[0]])
+    hard = float(smoothed_cross_entropy(label, logits)[0, 0])
+    soft = float(smoothed_cross_entropy(label, logits, 0.1)[0, 0])
     assert hard == pytest.approx(0.44018970, abs=1e-6)
     assert soft == pytest.approx(0.59018970, abs=1e-6)
 
@@ -35,7 +37,7 @@ def test_uniform_logits_cost_the_logarithm_of_the_vocabulary():
     assert float(found[0, 0]) == pytest.approx(np.log(V), rel=1e-5)
 
 
-def test_each_token_as_in_the_paper():
+def test_the_loss_of_each_token_is_that_of_the_paper():
     labels, logits = some_batch()
     found = np.asarray(smoothed_cross_entropy(labels, logits, 0.1))
     for place in np.ndindex(labels.shape):
@@ -52,32 +54,32 @@ def test_mean_is_over_real_tokens():
     assert found == pytest.approx(tokens[labels != 0].mean(), rel=1e-5)
 
 
-def test_padding_may_hold_anything():
+def test_logits_at_padding_do_not_change_the_loss():
     labels, logits = some_batch()
     other = np.where((labels == 0)[..., None], 100.0, logits)
     loss = LabelSmoothedCrossEntropy()
     assert float(loss(labels, other)) == float(loss(labels, logits))
 
 
-def test_only_padding_costs_nothing():
+def test_the_loss_of_padding_alone_is_zero():
     labels, logits = some_batch()
     assert float(LabelSmoothedCrossEntropy()(0 * labels, logits)) == 0.0
 
 
-def test_weighted_sum_over_shares_is_the_mean_over_all():
+def test_a_weighted_sum_over_parts_is_the_mean_over_all():
     labels, logits = some_batch()
     weights = (labels != 0) / (labels != 0).sum()
     loss = LabelSmoothedCrossEntropy(reduction="sum")
-    shares = sum(
+    total = sum(
         float(loss(labels[i], logits[i], weights[i]))
-        for i in (slice(0, 1), slice(1, 3))  # of unequal token counts
+        for i in (slice(0, 1), slice(1, 3))  # with unequal numbers of tokens
     )
     whole = float(LabelSmoothedCrossEntropy()(labels, logits))
-    assert shares == pytest.approx(whole, rel=1e-5)
+    assert total == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.parametrize("pad_id", [-1, -100, 99])
-def test_padding_may_be_no_class_at_all(pad_id):
+def test_the_padding_id_may_be_outside_the_vocabulary(pad_id):
     labels, logits = some_batch()
     other = np.where(labels == 0, pad_id, labels)
     assert float(LabelSmoothedCrossEntropy(pad_id=pad_id)(other, logits)) == (
@@ -90,7 +92,7 @@ def test_padding_may_be_no_class_at_all(pad_id):
         assert float(one.result()) == float(two.result())
 
 
-def test_metrics_take_weights():
+def test_metrics_take_sample_weights():
     labels, logits = some_batch()
     metric, first = TokenLoss(), TokenLoss()
     metric.update_state(labels, logits, np.array([[1.0], [0.0], [0.0]]))
@@ -98,7 +100,7 @@ def test_metrics_take_weights():
     assert float(metric.result()) == pytest.approx(float(first.result()))
 
 
-def test_metrics_do_not_depend_on_the_cut_into_batches():
+def test_metrics_do_not_depend_on_the_batch_size():
     labels, logits = some_batch()
     for metric in (TokenLoss(), TokenAccuracy(), Perplexity()):
         metric.update_state(labels, logits)
@@ -109,7 +111,7 @@ def test_metrics_do_not_depend_on_the_cut_into_batches():
         assert float(metric.result()) == pytest.approx(whole, rel=1e-5)
 
 
-def test_what_the_metrics_are():
+def test_metrics_follow_their_definitions():
     labels, logits = some_batch()
     real = labels != 0
     nll = np.asarray(smoothed_cross_entropy(labels, logits))[real].mean()
@@ -123,7 +125,7 @@ def test_what_the_metrics_are():
         assert float(metric.result()) == pytest.approx(expected, rel=1e-5)
 
 
-def test_metrics_of_nothing_and_of_not_a_number_at_padding():
+def test_metrics_are_zero_without_tokens_and_ignore_nan_at_padding():
     labels, logits = some_batch()
     metric = TokenLoss()
     assert float(metric.result()) == 0.0

@@ -1,4 +1,4 @@
-"""Everything public works where TensorFlow cannot be imported."""
+"""Checks that everything public works without TensorFlow."""
 
 import os
 import pathlib
@@ -18,9 +18,9 @@ TESTS = pathlib.Path(__file__).parent
 
 
 def test_everything_conforms_on_jax(tmp_path):
-    """In a process of its own; `make test-torch` does it on PyTorch."""
+    """Runs pytest in a process on JAX; `make test-torch` does it on PyTorch."""
     reference = tmp_path / "reference.npz"
-    same_outputs.write(reference)
+    same_outputs.write_reference(reference)
     result = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist"),
