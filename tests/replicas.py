@@ -1,10 +1,12 @@
-"""Some steps of training, cut in any way; run as a program, those of one of
-the workers of `TF_CONFIG`:
+"""Trains a small model for a few steps, under any distribution strategy.
+
+As a program, it trains as one of the workers of `TF_CONFIG`:
 
     python replicas.py FILE
 
-Its first try begins with the step of the worker's number, which is refused;
-what it says goes to the standard error, the weights after the second to FILE.
+It trains twice. The first time, each worker starts at the step of its own
+number, which is refused; the error goes to standard error. The second time all
+start at step 0, and the weights go to FILE.
 """
 
 import os
@@ -35,9 +37,12 @@ from keras_transformer.training.recipe import Recipe
 STEPS = 3
 
 
-def trained(strategy, parts=1, clipnorm=None, done=0):
-    """Arrays by name: the weights after `STEPS` steps, `moved`, the largest
-    change of one of them, and the last logs."""
+def train_small_model(strategy, parts=1, clipnorm=None, steps_done=0):
+    """Trains up to step `STEPS` and returns arrays by name.
+
+    They are the weights, the last logs, and `moved`: the largest change of any
+    weight.
+    """
     recipe = Recipe(
         warmup_steps=20,
         validate_every=2,
@@ -50,7 +55,8 @@ def trained(strategy, parts=1, clipnorm=None, done=0):
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = make_model(config, recipe)
-    # Where a gradient is close to zero, Adam scales its rounding up to a step.
+    # With a small epsilon, Adam turns the rounding of a gradient close to zero
+    # into a full step.
     model.optimizer.epsilon = 1e-4
     before = weights_of(model)
     sharding = sharding_of(strategy, parts)
@@ -59,7 +65,7 @@ def trained(strategy, parts=1, clipnorm=None, done=0):
     Loop(model, recipe, strategy).fit(
         training_batches(pairs, 131, seed=1, sharding=sharding),
         evaluation_batches(pairs, 131, sharding),
-        Progress(done, Best()),
+        Progress(steps_done, Best()),
         STEPS,
         keras.callbacks.CallbackList([history], model=model),
     )
@@ -95,10 +101,12 @@ def some_pairs():
 def main(path):
     strategy = default_strategy()
     try:
-        trained(strategy, done=strategy.cluster_resolver.task_id)
+        train_small_model(
+            strategy, steps_done=strategy.cluster_resolver.task_id
+        )
     except ValueError as error:
         print(error, file=sys.stderr)
-    np.savez(path, **trained(strategy, clipnorm=0.05))
+    np.savez(path, **train_small_model(strategy, clipnorm=0.05))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One update, however its batch is cut: replicas, parts, machines."""
+"""Checks that replicas, parts and machines give the update of one device."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from replicas import trained
-from test_interruption import command, wait_for_step
+from replicas import train_small_model
+from test_interruption import train_command, wait_for_step
 
 from keras_transformer.training import checkpoints
 from keras_transformer.training.distribution import default_strategy
@@ -22,10 +22,12 @@ CLIPNORM = 0.05
 
 
 @pytest.fixture(scope="module")
-def uncut():
+def undivided():
     """Trains on one device, with and without clipping of gradients."""
     strategy = tf.distribute.get_strategy()
-    return {c: trained(strategy, clipnorm=c) for c in (None, CLIPNORM)}
+    return {
+        c: train_small_model(strategy, clipnorm=c) for c in (None, CLIPNORM)
+    }
 
 
 def assert_same(one, other, tolerance):
@@ -41,23 +43,28 @@ def assert_same(one, other, tolerance):
     ("replicas", "parts", "clipnorm"),
     [(2, 1, None), (1, 3, None), (2, 2, CLIPNORM)],
 )
-def test_replicas_and_parts_are_one(uncut, replicas, parts, clipnorm):
-    """Odd batches, batches of one row (so that pieces are empty), Adam,
-    clipping by the norm of the summed gradient."""
+def test_replicas_and_parts_give_the_weights_of_one_device(
+    undivided, replicas, parts, clipnorm
+):
+    """Among the batches are odd ones, and ones of a single row, which leave
+    replicas or parts empty. Gradients are clipped by the norm of their sum.
+    """
     strategy = tf.distribute.get_strategy()
     if replicas > 1:
         cpus = [f"/cpu:{i}" for i in range(replicas)]
         strategy = tf.distribute.MirroredStrategy(cpus)
-    assert_same(uncut[clipnorm], trained(strategy, parts, clipnorm), 1e-6)
+    assert_same(
+        undivided[clipnorm], train_small_model(strategy, parts, clipnorm), 1e-6
+    )
 
 
-def test_clipping_clips(uncut):
-    free, clipped = uncut[None], uncut[CLIPNORM]
+def test_clipping_changes_the_weights(undivided):
+    free, clipped = undivided[None], undivided[CLIPNORM]
     assert any(np.abs(free[k] - clipped[k]).max() > 1e-5 for k in free)
 
 
 def two_workers():
-    """`TF_CONFIG` of each."""
+    """Returns the `TF_CONFIG` of each of two workers."""
     ports = []
     for _ in range(2):
         with socket.socket() as free:
@@ -79,10 +86,12 @@ def test_a_chief_is_refused(monkeypatch):
         default_strategy()
 
 
-def test_two_machines_are_one(uncut, tmp_path):
-    """`MultiWorkerMirroredStrategy` on loopback: the same weights on both, and
-    those of one device. Before that, workers that do not begin with the same
-    step both say so, instead of waiting for each other for ever."""
+def test_two_machines_give_the_weights_of_one_device(undivided, tmp_path):
+    """Trains with `MultiWorkerMirroredStrategy` on the loopback interface.
+
+    Before that, both workers report that they do not start at the same step,
+    instead of waiting for each other for ever.
+    """
     paths = [tmp_path / f"{i}.npz" for i in range(2)]
     processes = [
         subprocess.Popen(
@@ -99,19 +108,18 @@ def test_two_machines_are_one(uncut, tmp_path):
         assert f"Received: step {i} here, 0.5 on average" in errors
     first, second = (dict(np.load(path)) for path in paths)
     assert_same(first, second, 0)
-    assert_same(uncut[CLIPNORM], first, 1e-5)
+    assert_same(undivided[CLIPNORM], first, 1e-5)
 
 
 @pytest.mark.slow
-def test_the_command_on_two_machines(corpus, tmp_path):
-    """SIGTERM to one worker stops both after the same step; the same command
-    goes on to the end."""
+def test_a_signal_to_one_worker_stops_both_and_they_resume(corpus, tmp_path):
+    """Both stop after the same step, and the same command trains to the end."""
     folder = tmp_path / "run"
 
-    def run():
+    def start_workers():
         return [
             subprocess.Popen(
-                command(corpus, folder),
+                train_command(corpus, folder),
                 env={**os.environ, "TF_CONFIG": worker},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -120,14 +128,14 @@ def test_the_command_on_two_machines(corpus, tmp_path):
             for worker in two_workers()
         ]
 
-    processes = run()
+    processes = start_workers()
     wait_for_step(folder, 8, processes[0])
     processes[1].send_signal(signal.SIGTERM)
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     assert [p.returncode for p in processes] == [143, 143], outputs
     (step, _) = checkpoints.steps(folder / "checkpoints")[-1]
     assert all(f"after step {step}" in output for output in outputs)
-    processes = run()
+    processes = start_workers()
     outputs = [process.communicate(timeout=300)[0] for process in processes]
     assert [p.returncode for p in processes] == [0, 0], outputs
     assert f"Going on from step {step}" in outputs[0]

@@ -1,6 +1,6 @@
-"""What ends a process while it trains: nothing is lost.
+"""Checks that a training process can be stopped or killed without loss.
 
-The command runs in processes of its own, on data small enough for seconds.
+Each command runs in its own process, on data small enough to take seconds.
 """
 
 import json
@@ -29,7 +29,7 @@ sys.exit(main())
 """
 
 
-def command(corpus, out):
+def train_command(corpus, out):
     return [
         sys.executable,
         "-c",
@@ -58,8 +58,9 @@ def state_after(folder, step=STEPS):
 
 
 def assert_same_state(folder, other):
-    (about, arrays), (about_other, others) = map(state_after, (folder, other))
-    assert about["best"] == about_other["best"]
+    metadata, arrays = state_after(folder)
+    other_metadata, others = state_after(other)
+    assert metadata["best"] == other_metadata["best"]
     assert arrays.keys() == others.keys()
     for name, value in arrays.items():
         np.testing.assert_array_equal(others[name], value, err_msg=name)
@@ -76,7 +77,9 @@ def wait_for_step(folder, step, process):
 @pytest.fixture(scope="module")
 def uninterrupted(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    subprocess.run(command(corpus, folder), check=True, capture_output=True)
+    subprocess.run(
+        train_command(corpus, folder), check=True, capture_output=True
+    )
     return folder
 
 
@@ -87,12 +90,12 @@ def uninterrupted(corpus, tmp_path_factory):
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_saves_and_ends(
+def test_a_signal_saves_the_state_and_ends_the_process(
     corpus, uninterrupted, tmp_path, number, status
 ):
     folder = tmp_path / "run"
     process = subprocess.Popen(
-        command(corpus, folder), stderr=subprocess.PIPE, text=True
+        train_command(corpus, folder), stderr=subprocess.PIPE, text=True
     )
     wait_for_step(folder, 8, process)
     time.sleep(0.2)
@@ -102,26 +105,31 @@ def test_a_signal_saves_and_ends(
     (step, _) = checkpoints.steps(folder / "checkpoints")[-1]
     assert f"after step {step}; all state is saved" in errors
     assert step < STEPS
-    subprocess.run(command(corpus, folder), check=True, capture_output=True)
+    subprocess.run(
+        train_command(corpus, folder), check=True, capture_output=True
+    )
     assert_same_state(folder, uninterrupted)
+    assert logged_steps(folder) == logged_steps(uninterrupted)
 
 
-def test_the_log_of_a_resumed_run_is_whole(corpus, uninterrupted):
-    lines = (uninterrupted / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [
-        *range(4, STEPS + 1, 4)
-    ]
+def logged_steps(folder):
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+def test_the_log_of_a_run_has_a_line_for_each_validation(uninterrupted):
+    assert logged_steps(uninterrupted) == [*range(4, STEPS + 1, 4)]
 
 
 @pytest.mark.slow
 def test_twenty_kills_change_nothing(corpus, uninterrupted, tmp_path):
-    """SIGKILL at random moments; every fourth one inside a save."""
+    """Kills with SIGKILL at random moments, every fourth time inside a save."""
     rng = random.Random(1)
     folder = tmp_path / "run"
     kills = inside = 0
     while kills < 20:
         process = subprocess.Popen(
-            command(corpus, folder),
+            train_command(corpus, folder),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -136,14 +144,16 @@ def test_twenty_kills_change_nothing(corpus, uninterrupted, tmp_path):
             time.sleep(rng.uniform(0, 1))
             process.kill()
         if process.wait() == 0:
-            # Done before it could be killed: begin another run.
+            # The run finished before it could be killed: start another one.
             assert_same_state(folder, uninterrupted)
             folder = tmp_path / f"run-{kills}"
             continue
         kills += 1
     print(f"{kills} kills, {inside} of them seen inside a save")
     assert inside
-    subprocess.run(command(corpus, folder), check=True, capture_output=True)
+    subprocess.run(
+        train_command(corpus, folder), check=True, capture_output=True
+    )
     assert_same_state(folder, uninterrupted)
 
 
