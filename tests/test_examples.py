@@ -1,4 +1,4 @@
-"""Every example, in miniature; the promises are kept by the full size."""
+"""Runs every example in miniature; only full size keeps their promises."""
 
 import ast
 import importlib.util
@@ -20,29 +20,29 @@ def load(name):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=str)
-def test_each_says_how_to_run_it_and_what_it_promises(path):
+def test_each_example_says_how_to_run_it_and_what_it_promises(path):
     text = ast.get_docstring(ast.parse(path.read_text()))
     assert f"python examples/{path.name}" in text
     assert "Promise: " in text
     assert path.stem in pathlib.Path(__file__).read_text(), "not tested"
 
 
-def test_copy_task():
+def test_copy_task_returns_an_accuracy():
     assert 0 <= load("copy_task").main(count=256, epochs=1) <= 1
 
 
-def test_text_classifier():
+def test_text_classifier_learns():
     accuracy = load("text_classifier").main(count=1500, epochs=4)
     assert accuracy > 0.25  # of twelve cities
 
 
-def test_language_model(capsys):
+def test_language_model_learns_and_samples(capsys):
     assert load("language_model").main(count=1200, epochs=2) < 25
     assert "a letter, of" in capsys.readouterr().out
 
 
-def test_two_replicas(corpus):
-    """In a process of its own: devices are set before TensorFlow starts."""
+def test_two_replicas_trains_on_two(corpus):
+    """Runs in a new process, since TensorFlow must not have started before."""
     program = (
         f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
         f"from two_replicas import main; main(3, {str(corpus)!r}, **{SMALL})"
@@ -57,7 +57,9 @@ def test_two_replicas(corpus):
     assert "2 replicas, loss" in result.stdout
 
 
-def test_translation_and_use_saved_model(tmp_path, monkeypatch, capsys, recipe):
+def test_translation_exports_a_model_that_use_saved_model_loads(
+    tmp_path, monkeypatch, capsys, recipe
+):
     from keras_transformer.data.builtin import dataset as builtin
 
     sizes = {"train": 600, "validation": 20, "test": 20}
@@ -73,14 +75,16 @@ def test_translation_and_use_saved_model(tmp_path, monkeypatch, capsys, recipe):
     )
     monkeypatch.setattr(example, "RECIPE", small)
     export = tmp_path / "models" / "demo" / "1"
-    for _ in range(2):  # the second time finds all done
+    for _ in range(2):  # the second time everything is done already
         result = example.main(tmp_path / "run", export, steps=2)
     assert result["sentences"] == 20
     load("use_saved_model").main(str(export))
     assert "quarter past five" in capsys.readouterr().out
 
 
-def test_paper_recipes(corpus, tmp_path, capsys):
+def test_paper_recipes_trains_and_refuses_other_settings(
+    corpus, tmp_path, capsys
+):
     small = {
         "corpus": str(corpus),
         "vocab_size": 400,
@@ -90,7 +94,7 @@ def test_paper_recipes(corpus, tmp_path, capsys):
         "steps": 2,
     }
     example = load("paper_recipes")
-    for _ in range(2):  # the second time finds all done
+    for _ in range(2):  # the second time everything is done already
         example.main("base-de", tmp_path / "run", parts=3, **small)
     out = capsys.readouterr().out
     assert out.count('"sentences": 61') == 2
@@ -103,7 +107,9 @@ def test_paper_recipes(corpus, tmp_path, capsys):
             example.main(name, tmp_path / "run", parts=parts, **small)
 
 
-def test_small_corpus(tmp_path, recipe, monkeypatch):
+def test_small_corpus_trains_on_both_directions_and_translations(
+    tmp_path, recipe, monkeypatch
+):
     import dataclasses
 
     from keras_transformer.training.split import load_split
@@ -134,13 +140,13 @@ def test_small_corpus(tmp_path, recipe, monkeypatch):
     beams = example.translated(both, sources[:3])
     assert [len(beam) for beam in beams] == [example.BEAM] * 3
     monkeypatch.setattr(example, "translate_lines", None)
-    assert example.translated(both, sources[:3]) == beams  # as they were kept
+    assert example.translated(both, sources[:3]) == beams  # from its file
     other = dataclasses.replace(recipe, source="de", target="en")
     with pytest.raises(ValueError, match="of another recipe"):
         example.trained(both.folder, other, **small)
 
 
-def test_small_corpus_has_a_line_for_each_sentence(recipe, monkeypatch):
+def test_small_corpus_puts_each_sentence_on_one_line(recipe, monkeypatch):
     from keras_transformer.data.corpus import SentencePairs
 
     example = load("small_corpus")

@@ -1,3 +1,5 @@
+"""Compares masks with pictures of them."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""Checks the functional model: its weights, masks, steps and files."""
+
 import json
 import pathlib
 
@@ -38,7 +40,7 @@ STACKS = [
 
 
 @pytest.mark.parametrize(("name", "changes", "expected"), STACKS)
-def test_table_3(name, changes, expected):
+def test_parameter_counts_equal_table_3(name, changes, expected):
     preset = name if not changes else "base"
     config = TransformerConfig.preset(preset, vocab_size=5, **changes)
     d, h, f = config.d_model, config.num_heads, config.d_ff
@@ -49,14 +51,14 @@ def test_table_3(name, changes, expected):
         + paper.decoder_layer_parameters(d, h, dk, dv, f)
     )
     assert closed == expected
-    # Two layers built stand for all: they are alike.
+    # All layers are alike, so one encoder and one decoder layer are enough.
     model = Transformer(
         TransformerConfig.from_dict({**config.to_dict(), "num_layers": 1})
     )
     assert model.count_params() - 5 * d == expected // config.num_layers
 
 
-def test_one_embedding_serves_three_times():
+def test_source_target_and_output_share_one_embedding():
     assert Transformer(SMALL).target_embedding.count_params() == V * 22
     model = Transformer(SMALL)
     assert model.source_embedding is model.target_embedding
@@ -72,8 +74,8 @@ def test_two_vocabularies_have_two_embeddings():
     assert two({"source": source, "target": TARGET}).shape == (3, 3, V)
 
 
-def test_weight_tree():
-    """The names and shapes that checkpoints rest on."""
+def test_names_and_shapes_of_weights_stay_the_same():
+    """Checkpoints depend on these names and shapes."""
     path = pathlib.Path(__file__).with_name("weight_tree.json")
     model = Transformer(
         TransformerConfig(V, num_layers=1, d_model=22, num_heads=2, d_ff=17)
@@ -87,7 +89,7 @@ def test_weight_tree():
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_nothing_leaks(norm_first):
+def test_the_model_does_not_leak(norm_first):
     config = TransformerConfig.from_dict(
         {
             **SMALL.to_dict(),
@@ -99,8 +101,8 @@ def test_nothing_leaks(norm_first):
     assert_no_leak(Transformer(config), INPUTS, causal="target")
 
 
-def test_future_does_not_leak_in_training_either():
-    """Bit for bit, with dropout on: equal seeds drop alike."""
+def test_the_future_does_not_leak_in_training():
+    """Outputs are equal bit for bit, since equal seeds drop the same."""
     config = TransformerConfig.from_dict(
         {**SMALL.to_dict(), "attention_dropout_rate": 0.2}
     )
@@ -119,13 +121,13 @@ def test_future_does_not_leak_in_training_either():
     assert (before[0, 2] != after[0, 2]).any()
 
 
-def test_rows_of_padding_alone_are_finite():
+def test_rows_of_padding_alone_have_finite_logits():
     inputs = {"source": np.zeros((2, 5), int), "target": np.zeros((2, 3), int)}
     assert np.isfinite(np.asarray(Transformer(SMALL)(inputs))).all()
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_step_by_step_is_the_whole(norm_first):
+def test_cached_steps_equal_the_full_pass(norm_first):
     config = TransformerConfig.from_dict(
         {**SMALL.to_dict(), "norm_first": norm_first}
     )
@@ -164,7 +166,7 @@ def test_beams_share_the_memory():
 @pytest.mark.parametrize(
     "policy", ["float32", "mixed_bfloat16", "mixed_float16"]
 )
-def test_keras_file_round_trips(policy, tmp_path):
+def test_a_keras_file_round_trips(policy, tmp_path):
     model = Transformer(SMALL, seed=3, dtype=policy)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -182,8 +184,8 @@ def test_logits_and_weights_are_float32_in_mixed_precision(policy):
     assert {w.dtype for w in model.weights} == {"float32"}
     full = Transformer(SMALL)
     full.set_weights(model.get_weights())
-    # Layers and norms are each rounded to 8 or 11 bits. The mean
-    # error is compared: the greatest one depends on the processor's rounding.
+    # Layers and norms each round to 8 or 11 bits. The mean error is compared,
+    # since the largest one depends on the processor.
     error = ops.std(logits - full(INPUTS)) / ops.std(full(INPUTS))
     assert (
         error < 20 * {"mixed_bfloat16": 2**-8, "mixed_float16": 2**-11}[policy]
@@ -193,7 +195,7 @@ def test_logits_and_weights_are_float32_in_mixed_precision(policy):
             assert layer.compute_dtype == policy.removeprefix("mixed_")
 
 
-def test_the_scale_of_initial_weights():
+def test_initial_weights_have_the_configured_scale():
     for scale in (1.0, 0.25):
         config = TransformerConfig.preset(
             "tiny", vocab_size=31, num_layers=1, initializer_scale=scale
@@ -214,8 +216,8 @@ def test_dropout_is_off_outside_training():
     assert (np.asarray(model(INPUTS, training=True)) != first).any()
 
 
-def test_it_learns_one_batch():
-    """A step in the right direction, for every weight there is."""
+def test_the_model_learns_one_batch():
+    """The loss falls, and training changes every weight."""
     from keras_transformer import LabelSmoothedCrossEntropy
 
     model = Transformer(

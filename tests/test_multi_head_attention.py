@@ -1,3 +1,5 @@
+"""Compares multi-head attention with the paper and with Keras' own layer."""
+
 import keras
 import numpy as np
 import paper
@@ -33,7 +35,7 @@ def layer_and_inputs(**kwargs):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_equation_1(masked):
+def test_scaled_dot_product_attention_is_equation_1(masked):
     q, k, v = random(B, H, T, DK), random(B, H, S, DK), random(B, H, S, DV)
     mask = some_mask()[:, None] if masked else None
     found, weights = scaled_dot_product_attention(q, k, v, mask)
@@ -55,7 +57,7 @@ def test_fused_attention_is_equation_1(masked):
     np.testing.assert_allclose(found, paper.attention(q, k, v, mask), atol=1e-5)
 
 
-def test_section_3_2_2():
+def test_multi_head_attention_is_section_3_2_2():
     layer, (query, value, key) = layer_and_inputs()
     mask = some_mask()
     weights = [ops.convert_to_numpy(w) for w in layer.weights]
@@ -67,7 +69,7 @@ def test_section_3_2_2():
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_copied_weights_give_what_keras_gives(use_bias):
+def test_copied_weights_give_the_output_of_keras(use_bias):
     layer, (query, value, key) = layer_and_inputs(use_bias=use_bias)
     theirs = keras.layers.MultiHeadAttention(H, DK, DV, use_bias=use_bias)
     theirs(query, value, key)
@@ -91,7 +93,7 @@ def test_copied_weights_give_what_keras_gives(use_bias):
     ],
     ids=str,
 )
-def test_keras_layer_is_taken_over_with_its_weights(arguments):
+def test_from_keras_copies_the_layer_and_its_weights(arguments):
     theirs = keras.layers.MultiHeadAttention(H, DK, **arguments)
     with pytest.raises(ValueError, match="Call it first"):
         MultiHeadAttention.from_keras(theirs)
@@ -115,7 +117,7 @@ def test_keras_layer_is_taken_over_with_its_weights(arguments):
         np.testing.assert_allclose(mine, other, atol=1e-4)
 
 
-def test_what_keras_layer_has_besides_is_refused():
+def test_unsupported_options_of_keras_are_refused():
     for name, value in (
         ("attention_axes", (1, 2)),
         ("sliding_window", 7),
@@ -127,7 +129,7 @@ def test_what_keras_layer_has_besides_is_refused():
     MultiHeadAttention(H, DK, flash_attention=False, use_gate=False)
 
 
-def test_every_argument_we_take_has_keras_name():
+def test_arguments_have_the_names_and_order_of_keras():
     import inspect
 
     def names(function):
@@ -135,7 +137,7 @@ def test_every_argument_we_take_has_keras_name():
 
     ours, theirs = MultiHeadAttention, keras.layers.MultiHeadAttention
     assert names(ours.__init__) == names(theirs.__init__)
-    # Positional use stays the same: the order is theirs.
+    # Positional arguments have the same order.
     shared = [n for n in names(theirs.call) if n in names(ours.call)]
     assert names(ours.call)[: len(shared)] == shared
 
@@ -162,7 +164,7 @@ def test_output_shape_may_be_a_tuple_of_one():
         MultiHeadAttention(H, DK, output_shape=(2, 3))
 
 
-def test_causal_mask_is_the_explicit_one():
+def test_use_causal_mask_equals_an_explicit_causal_mask():
     layer = MultiHeadAttention(H, DK)
     x = random(B, T, D)
     found = layer(x, x, use_causal_mask=True)
@@ -170,13 +172,13 @@ def test_causal_mask_is_the_explicit_one():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_row_without_keys_gives_the_output_bias_alone():
+def test_a_query_without_keys_gives_the_output_bias_alone():
     layer, (query, value, key) = layer_and_inputs()
     found = layer(query, value, key, attention_mask=some_mask())
     np.testing.assert_array_equal(found[0, 1], layer.weights[-1])
 
 
-def test_steps_with_a_cache_give_the_whole():
+def test_steps_with_a_cache_equal_the_full_pass():
     layer = MultiHeadAttention(H, DK, DV)
     x = random(B, 7, D)
     whole = layer(x, x, use_causal_mask=True)
@@ -190,7 +192,7 @@ def test_steps_with_a_cache_give_the_whole():
     np.testing.assert_allclose(found, whole, atol=1e-5)
 
 
-def test_projected_memory_serves_several_rows_each():
+def test_several_rows_can_share_a_projected_memory():
     layer, (_, value, key) = layer_and_inputs()
     queries = random(3 * B, T, D)
     mask = np.random.default_rng(5).random((B, S)) > 0.3
@@ -204,7 +206,7 @@ def test_projected_memory_serves_several_rows_each():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_implicit_masks_are_honoured_and_left_alone():
+def test_implicit_masks_are_applied_and_stay_on_the_inputs():
     ids = np.array([[5, 3, 2, 0, 0], [4, 0, 0, 0, 0]])
     embedded = keras.layers.Embedding(7, D, mask_zero=True)(ids)
     layer = MultiHeadAttention(H, DK)
@@ -228,7 +230,7 @@ def test_large_activations_stay_finite(policy):
     ).all()
 
 
-def test_dropout_drops_weights_in_training_alone():
+def test_dropout_acts_in_training_alone():
     layer, (query, value, key) = layer_and_inputs(dropout=0.5, seed=3)
     plain = np.asarray(layer(query, value, key))
     again = np.asarray(layer(query, value, key, training=False))

@@ -1,3 +1,5 @@
+"""Checks that training curves and attention are drawn."""
+
 import json
 
 import numpy as np
@@ -10,7 +12,7 @@ LINE = {"loss": 5.0, "nll": 4.0, "val_loss": 5.5, "val_nll": 4.5, "val_bleu": 1}
 
 
 @pytest.mark.parametrize("lines", [1, 2, 150])
-def test_a_picture_of_every_run(tmp_path, lines):
+def test_the_curves_of_a_log_of_any_length_are_drawn(tmp_path, lines):
     (tmp_path / "log.jsonl").write_text(
         "".join(
             json.dumps({"step": 4 * i, "learning_rate": i / 1000, **LINE})
@@ -23,13 +25,13 @@ def test_a_picture_of_every_run(tmp_path, lines):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_picture_of_nothing(tmp_path):
+def test_nothing_is_drawn_without_a_log(tmp_path):
     assert plot_training(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("heads", [1, 3, 8])
-def test_a_picture_of_every_head(tmp_path, heads):
+def test_the_attention_of_any_number_of_heads_is_drawn(tmp_path, heads):
     attention = np.full((2, heads, 5, 7), 1 / 7)
     path = tmp_path / "attention.svg"
     source, target = [f"s{i}" for i in range(7)], [f"t{i}" for i in range(5)]

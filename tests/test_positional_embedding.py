@@ -1,3 +1,5 @@
+"""Compares embeddings and positional encodings with the paper."""
+
 import numpy as np
 import paper
 import pytest
@@ -6,7 +8,7 @@ from keras import ops
 from keras_transformer import PositionalEmbedding
 from keras_transformer.layers import positional_encoding
 
-# Section 3.5 at some places, worked out by hand.
+# Some values of section 3.5, computed by hand.
 KNOWN = [
     (4, 0, 0, [0, 1, 0, 1]),
     (4, 1, 0, [0.84147098, 0.54030231, 0.00999983, 0.99995000]),
@@ -18,7 +20,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("d_model", "position", "start", "values"), KNOWN)
-def test_known_values(d_model, position, start, values):
+def test_positional_encoding_has_known_values(d_model, position, start, values):
     row = positional_encoding(ops.convert_to_tensor([position]), d_model)[0]
     np.testing.assert_allclose(
         row[start : start + len(values)], values, atol=5e-6
@@ -26,7 +28,7 @@ def test_known_values(d_model, position, start, values):
 
 
 @pytest.mark.parametrize("d_model", [1, 7, 22])
-def test_section_3_5(d_model):
+def test_positional_encoding_is_section_3_5(d_model):
     found = positional_encoding(ops.arange(53), d_model)
     expected = paper.positional_encoding(53, d_model)
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -55,7 +57,7 @@ def test_embedding_is_scaled_and_positions_are_added(policy):
     np.testing.assert_allclose(found, expected, atol=tolerance)
 
 
-def test_neighbours_stay_apart_in_bfloat16():
+def test_neighbouring_positions_differ_in_bfloat16():
     layer = PositionalEmbedding(5, 22, dropout_rate=0, dtype="mixed_bfloat16")
     layer(np.ones((1, 1), int))
     layer.embeddings.assign(np.zeros((5, 22)))
@@ -67,7 +69,7 @@ def test_neighbours_stay_apart_in_bfloat16():
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-def test_step_by_step_is_the_whole(positions):
+def test_steps_with_an_offset_equal_the_full_pass(positions):
     layer = PositionalEmbedding(31, 22, positions=positions, max_length=9)
     ids = np.arange(9)[None]
     whole = layer(ids)
@@ -76,7 +78,7 @@ def test_step_by_step_is_the_whole(positions):
         np.testing.assert_allclose(step[0, 0], whole[0, t], atol=1e-6)
 
 
-def test_sinusoids_have_no_longest_sequence():
+def test_sinusoids_have_no_maximum_length():
     layer = PositionalEmbedding(3, 4, dropout_rate=0)
     assert layer(np.ones((1, 20_011), int)).shape == (1, 20_011, 4)
 
@@ -95,7 +97,7 @@ def test_logits_are_the_tied_projection():
     np.testing.assert_allclose(layer(x, reverse=True), expected, atol=1e-5)
 
 
-def test_id_zero_is_masked_unless_told_otherwise():
+def test_id_zero_is_masked_unless_mask_zero_is_false():
     ids = np.array([[5, 0, 3, 0]])
     np.testing.assert_array_equal(
         PositionalEmbedding(7, 4)(ids)._keras_mask, ids != 0
@@ -105,7 +107,7 @@ def test_id_zero_is_masked_unless_told_otherwise():
 
 
 def test_ids_may_come_as_floats():
-    """As they do when a strategy averages the first batch over replicas."""
+    """A strategy that averages a batch over replicas makes them floats."""
     layer = PositionalEmbedding(7, 4)
     ids = np.array([[5, 1, 3]])
     found = layer(ids.astype("float32"))

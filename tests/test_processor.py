@@ -1,4 +1,4 @@
-"""The processor and the GPUs alone decide what "auto" stands for."""
+"""Checks that the processor and the GPUs determine what "auto" stands for."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ WITH_BFLOAT16 = "avx2 avx512f avx512_bf16"
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """Pretends to be a machine of these instructions, settings and GPUs."""
+    """Returns a function that simulates instructions, settings and GPUs."""
 
     def pretend(flags, settings=None, gpus=()):
         path = tmp_path / "cpuinfo"
@@ -54,7 +54,7 @@ def machine(monkeypatch, tmp_path):
         (WITH_BFLOAT16, {}, [(8, 0), (7, 5)], False),
     ],
 )
-def test_auto_is_half_precision_where_it_is_computed(
+def test_auto_is_half_precision_where_the_hardware_computes_in_it(
     machine, flags, settings, gpus, expected
 ):
     machine(flags, settings, gpus)
@@ -80,7 +80,7 @@ def test_auto_is_half_precision_where_it_is_computed(
         (WITH_BFLOAT16, {}, False),
     ],
 )
-def test_a_product_that_would_end_the_process_is_refused(
+def test_half_precision_that_would_abort_the_process_is_refused(
     machine, recipe, tmp_path, flags, settings, expected
 ):
     machine(flags, settings)
@@ -107,13 +107,13 @@ def test_the_processor_is_described_by_its_instructions(machine):
     assert processor.describe() == "A CPU, avx2, avx512f, avx512_bf16"
 
 
-def test_a_run_keeps_what_auto_was(recipe, machine, tmp_path):
-    """So that it goes on in the same dtype on another machine."""
+def test_a_run_records_what_auto_stood_for(recipe, machine, tmp_path):
+    """So it resumes in the same dtype on another machine."""
     machine(WITH_BFLOAT16)
     auto = dataclasses.replace(recipe, dtype_policy="auto")
     run = start_run(tmp_path / "run", "tiny", auto, **SMALL)
-    about = json.loads((run.folder / "run.json").read_text())
-    assert about["recipe"]["dtype_policy"] == "mixed_bfloat16"
+    metadata = json.loads((run.folder / "run.json").read_text())
+    assert metadata["recipe"]["dtype_policy"] == "mixed_bfloat16"
     assert run.recipe.dtype_policy == "mixed_bfloat16"
     machine(PLAIN)
     policies = [

@@ -1,4 +1,4 @@
-"""Sampling draws from the model's distribution, and no other."""
+"""Checks that sampling draws from the model's distribution."""
 
 import numpy as np
 import paper
@@ -37,14 +37,14 @@ def frequencies(logits=LOGITS, **arguments):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_tokens_come_as_often_as_they_are_probable(temperature):
+def test_tokens_are_drawn_as_often_as_they_are_probable(temperature):
     expected = paper.softmax(np.array(LOGITS) / temperature)
     found = frequencies(temperature=temperature)
     # Five standard deviations.
     np.testing.assert_allclose(found, expected, atol=5 * 0.5 / DRAWS**0.5)
 
 
-def test_only_the_most_probable_are_drawn():
+def test_top_k_and_top_p_draw_only_the_most_probable_tokens():
     expected = np.zeros(5)
     best = np.argsort(LOGITS)[-3:]
     expected[best] = paper.softmax(np.array(LOGITS)[best])
@@ -62,7 +62,7 @@ def test_only_the_most_probable_are_drawn():
 
 
 @pytest.mark.parametrize("arguments", [{}, {"top_p": 0.9}, {"top_k": 300}])
-def test_a_large_vocabulary(arguments):
+def test_only_probable_tokens_of_a_large_vocabulary_are_drawn(arguments):
     logits = np.zeros(6000)
     logits[[7, 4999]] = 20
     ids, _ = sample(
@@ -71,7 +71,7 @@ def test_a_large_vocabulary(arguments):
     assert set(np.asarray(ids)[:, :-1].ravel()) == {7, 4999}
 
 
-def test_what_is_left_is_drawn_where_all_else_is_too_early():
+def test_the_end_token_is_drawn_early_if_nothing_else_is_possible():
     logits = [-np.inf] * 5
     logits[END] = 1.0
     for arguments in ({}, {"top_k": 2}):
@@ -91,7 +91,7 @@ def test_what_is_left_is_drawn_where_all_else_is_too_early():
         {"top_p": 1e-6},
     ],
 )
-def test_in_the_limit_it_is_greedy_search(arguments):
+def test_sampling_at_its_limits_equals_greedy_search(arguments):
     model = TableModel(3, 5, vocab_size=13)
     limits = [2, 3, 5, 7, 11]
     expected = greedy_search(model.step, model.start(1), limits)
@@ -112,7 +112,7 @@ def test_a_score_is_the_models_own_log_probability():
         )
 
 
-def test_a_seed_repeats_and_steps_and_rows_differ():
+def test_equal_seeds_draw_the_same_and_steps_and_rows_differ():
     def draws(seed):
         return np.asarray(
             sample(OneRow([0.0] * 97).step, {}, [31] * 17, seed=seed)[0]
@@ -126,7 +126,7 @@ def test_a_seed_repeats_and_steps_and_rows_differ():
     assert len(set(first[0])) > 5
 
 
-def test_rules_hold_for_samples_too():
+def test_samples_obey_minimum_lengths_and_prefixes():
     model = TableModel(7, 3, vocab_size=11)
     ids, _ = sample(
         model.step,

@@ -1,4 +1,4 @@
-"""The contract of the exported model, in this process and in others."""
+"""Checks the contract of the exported model, in this process and in others."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from keras_transformer.inference.text_lines import translate_lines
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training.models import load_model
 
-HARD = [
+HARD_INPUTS = [
     b"",
     b"   ",
     "\u00a0\u3000\u2581".encode(),
@@ -47,11 +47,11 @@ def translate(loaded, texts):
     return found["translation"].numpy().tolist(), found["score"].numpy()
 
 
-def test_hard_input_gives_one_valid_answer_each(loaded):
-    translations, scores = translate(loaded, HARD)
-    assert len(translations) == len(scores) == len(HARD)
+def test_each_hard_input_has_one_valid_answer(loaded):
+    translations, scores = translate(loaded, HARD_INPUTS)
+    assert len(translations) == len(scores) == len(HARD_INPUTS)
     for text, translation, score in zip(
-        HARD, translations, scores, strict=True
+        HARD_INPUTS, translations, scores, strict=True
     ):
         translation.decode("utf-8")
         if not text.decode("utf-8", "replace").replace("\u2581", "").strip():
@@ -60,7 +60,7 @@ def test_hard_input_gives_one_valid_answer_each(loaded):
 
 
 @pytest.mark.parametrize("size", [0, 1, 300])
-def test_any_size_of_batch_keeps_order(loaded, size):
+def test_a_batch_of_any_size_keeps_its_order(loaded, size):
     texts = [b"" if i % 3 == 1 else b"room %d" % (i % 7) for i in range(size)]
     translations, scores = translate(loaded, texts)
     assert len(translations) == len(scores) == size
@@ -73,13 +73,13 @@ def test_any_size_of_batch_keeps_order(loaded, size):
         np.testing.assert_allclose(score, expected_score[0], atol=1e-5)
 
 
-def test_only_empty_rows(loaded):
+def test_a_batch_of_empty_rows_has_empty_translations(loaded):
     translations, scores = translate(loaded, [b"", b" ", b""])
     assert translations == [b"", b"", b""]
     np.testing.assert_array_equal(scores, [0, 0, 0])
 
 
-def test_a_hundred_thousand_characters_are_cut(run, loaded):
+def test_a_text_of_a_hundred_thousand_characters_is_truncated(run, loaded):
     long = b"room 7 " * 15_000
     translations, _ = translate(loaded, [long, b"room 7"])
     assert translations[1] == translate(loaded, [b"room 7"])[0][0]
@@ -126,8 +126,11 @@ def test_the_signature_is_as_documented(loaded):
     assert outputs["score"].shape.as_list() == [None]
 
 
-def test_python_fresh_process_and_session_agree(run, exported, tmp_path):
-    texts = [text for text in HARD if text != b"a\x00b"]  # JSON has no NUL
+def test_python_a_fresh_process_and_a_session_translate_the_same(
+    run, exported, tmp_path
+):
+    # JSON has no NUL.
+    texts = [text for text in HARD_INPUTS if text != b"a\x00b"]
     model = Translator(
         load_model(run), run.source_tokenizer, run.target_tokenizer
     )
@@ -137,7 +140,7 @@ def test_python_fresh_process_and_session_agree(run, exported, tmp_path):
     assert here["translation"].numpy().tolist() == python
     np.testing.assert_allclose(here["score"], found["score"], atol=1e-5)
     program = tmp_path / "client.py"
-    program.write_text(CLIENT)
+    program.write_text(CLIENT_PROGRAM)
     np.savez(tmp_path / "texts.npz", *texts)
     result = subprocess.run(
         [sys.executable, "-I", program, exported, tmp_path],
@@ -147,11 +150,11 @@ def test_python_fresh_process_and_session_agree(run, exported, tmp_path):
     )
     for way, (translations, scores) in json.loads(result.stdout).items():
         assert [t.encode() for t in translations] == python, way
-        # Of the same graph, every bit.
+        # The graph is the same, so every bit is.
         np.testing.assert_array_equal(np.float32(scores), here["score"])
 
 
-CLIENT = """
+CLIENT_PROGRAM = """
 import json, sys
 import numpy as np
 import tensorflow as tf
@@ -178,9 +181,11 @@ print(json.dumps(found))
 """
 
 
-def test_frozen_weights_are_each_models_own(run, exported, tmp_path):
-    """With TF_ONEDNN_ASSUME_FROZEN_WEIGHTS, whatever the batches are, and
-    whichever thread comes first."""
+def test_models_with_frozen_weights_do_not_share_them(run, exported, tmp_path):
+    """TF_ONEDNN_ASSUME_FROZEN_WEIGHTS caches weights, one cache per model.
+
+    The models are called with batches of several sizes, from several threads.
+    """
     other = Translator(
         load_model(run), run.source_tokenizer, run.target_tokenizer
     )
@@ -188,7 +193,13 @@ def test_frozen_weights_are_each_models_own(run, exported, tmp_path):
         weight.assign(1.1 * weight + 0.01)
     saved_model.write(other, tmp_path / "other")
     result = subprocess.run(
-        [sys.executable, "-c", FROZEN, exported, tmp_path / "other"],
+        [
+            sys.executable,
+            "-c",
+            FROZEN_WEIGHTS_PROGRAM,
+            exported,
+            tmp_path / "other",
+        ],
         check=True,
         capture_output=True,
         env=os.environ | {"TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"},
@@ -207,7 +218,7 @@ def test_frozen_weights_are_each_models_own(run, exported, tmp_path):
     assert found[0][1] != found[1][1]
 
 
-FROZEN = """
+FROZEN_WEIGHTS_PROGRAM = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
 import tensorflow as tf
@@ -222,7 +233,7 @@ def translated(case):
     return case, [translations, best["score"].numpy().tolist()]
 
 cases = [(which, size) for size in (3, 29, 1, 3) for which in (0, 1)]
-with ThreadPoolExecutor(3) as pool:  # also those that lay them out
+with ThreadPoolExecutor(3) as pool:  # they fill the caches, too
     print(json.dumps(list(pool.map(translated, cases))))
 """
 
@@ -282,7 +293,7 @@ def test_an_explanation_belongs_to_its_translation(loaded, run):
     assert found["source_pieces"].shape == (3, width)
     total = tf.reduce_sum(found["attention"], axis=-1)
     np.testing.assert_allclose(tf.gather(total, [0, 2]), 1, atol=1e-5)
-    # A blank text has nothing to explain.
+    # The explanation of a blank text is empty.
     assert not found["attention"].numpy()[1].any()
     for side in ("source_pieces", "target_pieces"):
         assert not any(found[side].numpy()[1])
@@ -292,7 +303,7 @@ def test_an_explanation_belongs_to_its_translation(loaded, run):
     assert empty["translation"].shape == (0,)
 
 
-def test_other_beam_sizes_are_asked_for_by_signature(run, loaded):
+def test_an_export_can_search_with_another_beam_and_alpha(run, loaded):
     model = load_model(run)
     text = tf.constant([b"room 7 is on the third floor", b""])
     for beam, alpha in ((1, 0.6), (3, 1.0)):
@@ -309,10 +320,10 @@ def test_other_beam_sizes_are_asked_for_by_signature(run, loaded):
         np.testing.assert_allclose(found["score"], expected["score"], atol=1e-5)
 
 
-def test_what_is_stored_beside_the_model(loaded, exported):
-    about = json.loads((exported / saved_model.METADATA).read_text())
-    assert about["search"]["beam_size"] == 4
-    assert "layers:2|d_model:22" in about["signature"]
+def test_metadata_and_evaluations_are_stored_beside_the_model(loaded, exported):
+    metadata = json.loads((exported / saved_model.METADATA).read_text())
+    assert metadata["search"]["beam_size"] == 4
+    assert "layers:2|d_model:22" in metadata["signature"]
     evaluation.remember(exported, {"bleu": 1.0})
     evaluation.remember(exported, {"bleu": 2.0})
     lines = (exported / evaluation.STORE).read_text().splitlines()
@@ -331,7 +342,7 @@ def test_a_version_is_a_number_and_is_not_overwritten(run, exported, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_is_one_that_servers_take(run, tmp_path, monkeypatch):
+def test_an_export_needs_a_name_that_servers_accept(run, tmp_path, monkeypatch):
     for name in ("two words", "it's"):
         with pytest.raises(ValueError, match=f"made of letters.*{name}"):
             saved_model.export(run, tmp_path / name / "1")
@@ -342,7 +353,7 @@ def test_a_name_is_one_that_servers_take(run, tmp_path, monkeypatch):
     assert (path / "README.md").read_text().startswith("# demo, version 2")
 
 
-def test_bfloat16_is_smaller_and_says_so(run, exported, tmp_path):
+def test_a_bfloat16_export_is_smaller_and_says_so(run, exported, tmp_path):
     path = saved_model.export(run, tmp_path / "1", dtype="bfloat16")
     loaded = SavedTranslator(path)
     assert loaded.metadata["dtype"] == "bfloat16"
@@ -369,7 +380,7 @@ def test_an_export_that_fails_leaves_nothing(run, tmp_path, monkeypatch):
 
 
 def test_a_damaged_export_is_named(exported, tmp_path):
-    """By us, and by everyone's own tool."""
+    """Both our loader and `sha256sum` find the damage."""
     copy = tmp_path / "1"
     shutil.copytree(exported, copy)
     check = ["sha256sum", "--check", "--quiet", saved_model.SUMS]
@@ -386,12 +397,12 @@ def test_a_damaged_export_is_named(exported, tmp_path):
     assert subprocess.run(check, cwd=copy, check=False).returncode == 1
 
 
-def test_what_is_no_saved_model_is_named(tmp_path):
+def test_a_folder_without_a_saved_model_is_named(tmp_path):
     with pytest.raises(ValueError, match="No SavedModel in"):
         SavedTranslator(tmp_path)
 
 
-def test_another_vocabulary_is_refused(run):
+def test_a_vocabulary_of_another_size_is_refused(run):
     from keras_transformer.data.tokenizer import train_tokenizer
 
     other = train_tokenizer(["some other text here"] * 9, 290)
@@ -422,7 +433,7 @@ def test_lines_come_back_in_their_order(workers, share):
         translate_lines(echo, lines, workers=0)
 
 
-def test_what_fails_in_a_worker_is_raised():
+def test_an_error_in_a_worker_is_raised():
     seen = []
 
     def fail(batch):
@@ -432,18 +443,19 @@ def test_what_fails_in_a_worker_is_raised():
 
     with pytest.raises(OSError, match="disk is full"):
         translate_lines(fail, ["line"] * 1_000, 4, workers=2)
-    assert len(seen) < 250  # of 500: what had not begun is left out
+    # There are 500 batches; those that have not started are cancelled.
+    assert len(seen) < 250
 
 
-def test_workers_change_nothing(exported):
-    """One model called by several threads at once, as the command does."""
+def test_the_number_of_workers_changes_no_translation(exported):
+    """Several threads call one model at once, as in the command."""
     model = SavedTranslator(exported)
     lines = [f"room {i % 11} {'and room 8 ' * (i % 5)}" for i in range(47)]
     alone = translate_lines(model.translate, lines, 12)
     assert translate_lines(model.translate, lines, 12, workers=3) == alone
 
 
-def test_a_source_at_the_cap_keeps_its_end_token(run):
+def test_a_source_cut_at_the_cap_keeps_its_end_token(run):
     text = tf.constant([b"room 7 room 8", b"room 7"])
     whole = run.source_tokenizer.encode(text)
     length = len(whole.to_list()[1])
@@ -467,7 +479,7 @@ def test_learned_positions_are_never_exceeded(run):
     assert np.isfinite(found["score"]).all()
 
 
-def test_python_asks_for_no_more_than_a_server_may(run):
+def test_n_best_in_python_has_the_limits_of_a_server(run):
     tokenizer = run.source_tokenizer
     translator = Translator(load_model(run), tokenizer, tokenizer)
     text = tf.constant(["room 7"])
@@ -481,7 +493,7 @@ def test_a_translation_is_one_line(run):
     tokenizer = run.target_tokenizer
     assert tokenizer.pieces(tokenizer.line_breaks) == ["<0x0A>", "<0x0D>"]
     model = load_model(run)
-    # A model that wants nothing more than to break the line.
+    # In this model, line breaks have the highest logits.
     table = model.target_embedding.embeddings
     wanted = np.array(table)
     wanted[tokenizer.line_breaks] = 100 * wanted[5]

@@ -1,3 +1,5 @@
+"""Compares the learning rate schedule with equation 3."""
+
 import json
 
 import keras
@@ -21,13 +23,13 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("d_model", "step", "rate"), KNOWN)
-def test_equation_3(d_model, step, rate):
+def test_the_schedule_is_equation_3(d_model, step, rate):
     assert paper.learning_rate(step, d_model, 4000) == pytest.approx(rate)
     found = float(TransformerSchedule(d_model)(step - 1))
     assert found == pytest.approx(rate, rel=1e-6)
 
 
-def test_it_rises_to_warmup_steps_and_falls_after():
+def test_the_rate_rises_to_warmup_steps_and_falls_after():
     rates = np.array([float(TransformerSchedule(7, 11)(s)) for s in range(40)])
     assert np.argmax(rates) == 10  # the eleventh update
     assert (np.diff(rates[:11]) > 0).all()
@@ -38,7 +40,7 @@ def test_it_rises_to_warmup_steps_and_falls_after():
 @pytest.mark.parametrize(
     "zero", [0, 0.0, np.int32(0), np.int64(0), keras.ops.zeros((), "int64")]
 )
-def test_first_step_is_finite_whatever_its_type(zero):
+def test_the_first_rate_is_finite_whatever_the_type_of_the_step(zero):
     rate = float(TransformerSchedule(512)(zero))
     assert rate == pytest.approx(1.7469281e-07, rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""What servers want of an export."""
+"""Checks what TensorFlow Serving requires of an export."""
 
 import os
 import re
@@ -43,9 +43,14 @@ def operations_of(function, *signature):
     return {node.op for node in (*graph.node, *inner)}
 
 
-def test_the_list_has_what_exports_use_and_no_more(exported, run, tmp_path):
-    """Of shapes that take every way through the graph, any activation of
-    Keras, and a vocabulary wide enough to be searched in chunks."""
+def test_the_list_of_operations_is_exactly_what_exports_use(
+    exported, run, tmp_path
+):
+    """The exports take every path through the graph.
+
+    All activations of Keras are added, and the search in chunks, which only a
+    large vocabulary has.
+    """
     used = set()
     size = run.config.vocab_size
     other = {
@@ -79,10 +84,12 @@ def test_the_list_has_what_exports_use_and_no_more(exported, run, tmp_path):
         tf.TensorSpec([None], tf.int32),
         tf.TensorSpec([], tf.int32),
     )
-    # Functions without state are called by it.
+    # `PartitionedCall` calls functions without state.
     known = set(serving._known_operations()) - {"PartitionedCall"}
-    assert used - known == set(), "would a server know them?"
-    assert known - used == set(), "no export uses them"
+    assert used - known == set(), (
+        "Exports use operations that are not on the list of servers."
+    )
+    assert known - used == set(), "The list has operations that no export uses."
 
 
 ACTIVATIONS = [
@@ -116,7 +123,7 @@ ACTIVATIONS = [
 ]
 
 
-def test_the_list_has_nothing_that_needs_python_or_files():
+def test_no_operation_on_the_list_needs_python_or_files():
     known = serving._known_operations()
     for name in known:
         assert not re.search(
@@ -175,7 +182,7 @@ def test_an_attribute_that_servers_do_not_know_is_named(exported, monkeypatch):
 
 
 def test_warm_up_requests_can_be_answered(exported):
-    """Each as a server makes it: what one cannot answer fails the load."""
+    """A request that a server cannot answer would make it refuse the model."""
     loaded = SavedTranslator(exported).loaded
     path = exported / "assets.extra" / "tf_serving_warmup_requests"
     asked = []
@@ -229,9 +236,7 @@ def test_inputs_of_n_best_have_defaults_for_servers(exported):
         ({"max_length": 0}, "`max_length` must be at least 1"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_in_the_graph(
-    exported, wrong, message
-):
+def test_the_graph_refuses_wrong_search_settings(exported, wrong, message):
     n_best = SavedTranslator(exported).loaded.signatures["n_best"]
     inputs = {"beam_size": 4, "alpha": 0.6, "max_length": 9} | wrong
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -241,7 +246,7 @@ def test_what_cannot_be_asked_for_is_refused_in_the_graph(
         )
 
 
-def test_what_is_refused_allocates_nothing(exported):
+def test_a_refused_request_allocates_no_memory(exported):
     import resource
 
     def peak():
@@ -259,7 +264,7 @@ def test_what_is_refused_allocates_nothing(exported):
 
 def test_max_length_limits_a_translation(exported, run):
     n_best = SavedTranslator(exported).loaded.signatures["n_best"]
-    # With room for the end token alone, and for one piece before it.
+    # The limits allow the end token alone, and one piece before it.
     single = run.target_tokenizer.decode(tf.range(400)[:, None]).numpy()
     for most, possible in ((1, {b""}), (2, set(single))):
         found = n_best(
@@ -271,8 +276,8 @@ def test_max_length_limits_a_translation(exported, run):
         assert set(found["translation"].numpy()[0]) <= possible
 
 
-def test_the_page_beside_the_model_is_true(exported):
-    """Its Python runs, and it names what is there."""
+def test_the_readme_of_an_export_is_true(exported):
+    """Its Python runs, and it names the signatures and files that exist."""
     page = (exported / "README.md").read_text()
     for name in SavedTranslator(exported).loaded.signatures:
         assert f"`{name}`" in page
@@ -291,7 +296,7 @@ def test_the_page_beside_the_model_is_true(exported):
     assert "translation" in result.stdout
 
 
-def test_saved_model_cli_gives_the_same(exported, tmp_path):
+def test_saved_model_cli_gives_the_same_translations(exported, tmp_path):
     texts = [b"room 7 is on the third floor", b"", "grün 🦄".encode()]
     expected = SavedTranslator(exported).translate(tf.constant(texts))
     np.save(tmp_path / "text.npy", np.array(texts))
@@ -347,7 +352,7 @@ def test_an_export_interrupted_anywhere_leaves_nothing(
     assert list((tmp_path / "name").iterdir()) == []
     monkeypatch.undo()
     monkeypatch.setattr(saved_model, "write", copy)
-    # Left by a process that was killed and had our number.
+    # A killed process with the same process id may have left this folder.
     (tmp_path / "name" / f".1.{os.getpid()}" / "assets.extra").mkdir(
         parents=True
     )
@@ -355,23 +360,25 @@ def test_an_export_interrupted_anywhere_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_ten_kills_leave_no_half_that_a_server_would_load(run, tmp_path):
-    """SIGKILL at moments spread over the whole export, and while it writes."""
+def test_ten_kills_leave_no_partial_export_that_a_server_would_load(
+    run, tmp_path
+):
+    """Kills with SIGKILL during the whole export, and while it writes."""
     path = tmp_path / "name" / "1"
     command = [sys.executable, "-m", "keras_transformer", "export"]
     command += [run.folder, path]
     began = time.monotonic()
     subprocess.run(command, check=True, capture_output=True)
-    whole = time.monotonic() - began
+    duration = time.monotonic() - began
     shutil.rmtree(path)
-    inside = 0
+    partial = 0
     for number in range(10):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         if number % 2:
-            time.sleep(whole * (0.4 + 0.07 * number))
-        else:  # it writes for a small part of the time
+            time.sleep(duration * (0.4 + 0.07 * number))
+        else:  # writing takes a small part of the time
             while process.poll() is None and not any(path.parent.iterdir()):
                 time.sleep(0.001)
             time.sleep(0.04 * number)
@@ -384,8 +391,8 @@ def test_ten_kills_leave_no_half_that_a_server_would_load(run, tmp_path):
             SavedTranslator(path).translate(tf.constant(["room 7"]))
             shutil.rmtree(path)
         hidden = list(path.parent.iterdir())
-        inside += bool(hidden)
+        partial += bool(hidden)
         for folder in hidden:
             shutil.rmtree(folder)
-    print(f"10 kills, {inside} of them left a hidden folder")
-    assert inside
+    print(f"10 kills, {partial} of them left a hidden folder")
+    assert partial

@@ -1,4 +1,4 @@
-"""Lines as they come: from files, from slow pipes, in any locale."""
+"""Checks how lines are read from files and pipes, and written."""
 
 import io
 import os
@@ -26,7 +26,7 @@ def test_a_slow_pipe_is_answered_line_by_line():
         assert list(chunks) == [[b"no newline at the end"]]
 
 
-def test_a_file_makes_full_chunks(tmp_path):
+def test_a_file_is_read_in_full_chunks(tmp_path):
     lines = [b"line %d" % i for i in range(10_000)]
     (tmp_path / "file").write_bytes(b"\n".join(lines) + b"\n")
     with open(tmp_path / "file", "rb") as file:
@@ -45,7 +45,7 @@ def test_a_file_makes_full_chunks(tmp_path):
         (b"\xff\r\n\rb\n", [b"\xff", b"\rb"]),
     ],
 )
-def test_line_ends_and_byte_order_marks(data, expected):
+def test_line_ends_and_a_first_byte_order_mark_are_removed(data, expected):
     found = list(chunks_of_lines(io.BytesIO(data), 7))
     assert [line for chunk in found for line in chunk] == expected
 
@@ -57,7 +57,7 @@ def test_output_is_utf8_in_any_locale(monkeypatch):
     assert output.buffer.getvalue() == "schön\n".encode()
 
 
-def test_a_closed_input_is_named(monkeypatch):
+def test_a_closed_standard_input_is_an_error(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(ValueError, match="Standard input must be open"):
         standard_streams.standard_input()

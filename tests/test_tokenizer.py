@@ -1,3 +1,5 @@
+"""Checks the tokenizer, which runs in the graph, against its library."""
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -33,13 +35,13 @@ def round_trip(tokenizer, text):
         "1234567890",
     ],
 )
-def test_nothing_is_lost(tokenizer, text):
+def test_a_round_trip_loses_nothing(tokenizer, text):
     assert round_trip(tokenizer, text) == text
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text())
-def test_only_spaces_change(tokenizer, text):
+def test_a_round_trip_changes_only_spaces(tokenizer, text):
     # U+2581 is how SentencePiece writes a space.
     text = text.encode("utf-8", "ignore").decode().replace("\u2581", " ")
     while "  " in text:
@@ -49,7 +51,7 @@ def test_only_spaces_change(tokenizer, text):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=5))
-def test_the_graph_gives_what_the_library_gives(tokenizer, texts):
+def test_the_graph_encodes_as_the_library_does(tokenizer, texts):
     texts = [t.encode("utf-8", "ignore").decode() for t in texts]
     library = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     found = tokenizer.encode(tf.constant(texts)).to_list()
@@ -72,7 +74,7 @@ def test_random_ids_decode_to_valid_utf_8(tokenizer):
         text.decode("utf-8")
 
 
-def test_setting_a_seed_does_not_destroy_it(tokenizer):
+def test_setting_a_seed_does_not_destroy_the_tokenizer(tokenizer):
     """`tf.random.set_seed` frees what eager operations own."""
     encode = tf.function(tokenizer.encode)
     text = tf.constant(["fünf Uhr"])
@@ -104,7 +106,7 @@ def test_other_special_ids_are_refused():
 
 
 @pytest.mark.parametrize("junk", [b"", b"no model", b"\x00" * 100])
-def test_what_is_no_model_is_refused(junk):
+def test_bytes_that_are_no_model_are_refused(junk):
     with pytest.raises(ValueError, match=r"SentencePiece|special ids"):
         Tokenizer(junk)
 
@@ -115,8 +117,8 @@ def test_a_vocabulary_that_cannot_be_learned_is_an_error(size):
         train_tokenizer(["too little text for so many pieces"], size)
 
 
-def test_bytes_that_no_piece_can_reach_are_cut_off():
-    """The pieces are those of the whole text, whatever is cut off."""
+def test_encoding_at_most_n_pieces_equals_cutting_all_pieces_at_n():
+    """Cutting off bytes first leaves the same pieces as cutting off pieces."""
     tokenizer = train_tokenizer(["one two three, four."] * 9, 290)
     word = "three "
     texts = ["", "one two", word * 7, word * 400, " " * 9000 + word * 400]

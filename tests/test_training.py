@@ -1,4 +1,7 @@
+"""Checks runs: how they start, train, stop and resume."""
+
 import dataclasses
+import gzip
 import json
 import shutil
 import signal
@@ -25,7 +28,7 @@ from keras_transformer.training.train_run import train
 
 @pytest.fixture(scope="module")
 def run(recipe, tmp_path_factory):
-    """A run of eight steps that nothing interrupted."""
+    """Returns a run of eight uninterrupted steps."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     run = start_run(folder, "tiny", recipe, **SMALL)
     train(run, 8, verbose=0)
@@ -38,10 +41,10 @@ def weights_at(run, step):
     return arrays
 
 
-def test_a_run_has_all_it_needs(run):
-    about = json.loads((run.folder / "run.json").read_text())
-    assert about["transformer"]["d_model"] == 22
-    assert about["recipe"]["vocab_size"] == 400
+def test_a_run_folder_has_all_its_files(run):
+    metadata = json.loads((run.folder / "run.json").read_text())
+    assert metadata["transformer"]["d_model"] == 22
+    assert metadata["recipe"]["vocab_size"] == 400
     assert {p.name for p in run.folder.iterdir()} == {
         "run.json",
         "source.model",
@@ -73,16 +76,20 @@ def assert_same_weights(run, other, step):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_a_resumed_run_is_bitwise_the_uninterrupted_one(run, recipe, tmp_path):
-    """Resumed at the end of an epoch, and inside one."""
+def test_a_resumed_run_equals_an_uninterrupted_one_bitwise(
+    run, recipe, tmp_path
+):
+    """The run resumes at the end of an epoch, and inside one."""
     other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
     for steps in (4, 6, 8):
         train(open_run(other.folder), steps, verbose=0)
     assert_same_weights(run, other, 8)
 
 
-def test_checkpoints_between_validations_change_nothing(run, recipe, tmp_path):
-    """Every step is saved here, and the run is killed after the sixth."""
+def test_checkpoints_between_validations_do_not_change_a_run(
+    run, recipe, tmp_path
+):
+    """Saves after every step, and interrupts the run after the sixth."""
 
     class Kill(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -102,14 +109,14 @@ def test_checkpoints_between_validations_change_nothing(run, recipe, tmp_path):
 def test_a_run_without_the_newest_settings_still_opens(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     path = tmp_path / "run" / "run.json"
-    about = json.loads(path.read_text())
-    del about["recipe"]["save_every_minutes"]
-    path.write_text(json.dumps(about))
+    metadata = json.loads(path.read_text())
+    del metadata["recipe"]["save_every_minutes"]
+    path.write_text(json.dumps(metadata))
     assert open_run(path.parent).recipe == run.recipe
 
 
 class Signal(keras.callbacks.Callback):
-    """Raises SIGTERM once: after a step, or at an event after it."""
+    """Raises SIGTERM once: after a step, or during its validation."""
 
     def __init__(self, step, event):
         super().__init__()
@@ -128,11 +135,10 @@ class Signal(keras.callbacks.Callback):
         self.at("validation")
 
 
-def test_a_validation_that_is_cut_short_is_done_on_resume(
+def test_an_interrupted_validation_is_repeated_on_resume(
     run, recipe, tmp_path, monkeypatch
 ):
-    """However often, and wherever: weights, the best record and the log are
-    those of a run in one go."""
+    """Weights, validations and log are then those of an uninterrupted run."""
     other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
     for step, event in ((4, "step"), (4, "validation"), (8, "translation")):
         sender = Signal(step, event)
@@ -145,7 +151,7 @@ def test_a_validation_that_is_cut_short_is_done_on_resume(
         with pytest.raises(TrainingInterrupted, match=f"after step {step};"):
             train(open_run(other.folder), 8, verbose=0, callbacks=[sender])
         assert [s for s, _ in checkpoints.steps(other.checkpoints)][-1] == step
-        # It did not wait for it.
+        # Training stopped without completing the validation.
         assert step not in read_validated(other)
     train(open_run(other.folder), 8, verbose=0)
     for step in (4, 8):
@@ -157,7 +163,7 @@ def test_a_validation_that_is_cut_short_is_done_on_resume(
     assert lines[0] == lines[1]
 
 
-def test_a_finished_run_is_left_alone(run, capsys):
+def test_a_finished_run_is_not_changed(run, capsys):
     before = weights_at(run, 8)
     train(open_run(run.folder), 8, verbose=0)
     assert "Nothing to do" in capsys.readouterr().out
@@ -168,8 +174,8 @@ def test_a_finished_run_is_left_alone(run, capsys):
     )
 
 
-def test_a_run_is_trained_by_one_process(run):
-    """A second one ends at once; what a killed one left is removed."""
+def test_only_one_process_at_a_time_trains_a_run(run):
+    """A second process is refused. Files that a killed one left are removed."""
     partial = run.checkpoints / ".step-00000012.npz.4711"
     partial.write_bytes(b"half")
     with (
@@ -191,22 +197,20 @@ def test_a_failing_plot_is_a_warning(run, monkeypatch):
         callbacks.TrainingCurves(run).on_train_end()
 
 
-def test_a_run_knows_its_steps(recipe, tmp_path, capsys):
+def test_a_run_ends_after_the_steps_of_its_recipe(recipe, tmp_path, capsys):
     run = start_run(
         tmp_path / "run", "tiny", dataclasses.replace(recipe, steps=3), **SMALL
     )
     train(run, verbose=0)
     assert [s for s, _ in checkpoints.steps(run.checkpoints)] == [3]
-    # A validation where training was cut short is none of the series.
-    about, _ = checkpoints.read(checkpoints.steps(run.checkpoints)[0][1])
-    assert about["best"]["step"] == 0
+    # A validation after an early stop does not count as the best.
+    metadata, _ = checkpoints.read(checkpoints.steps(run.checkpoints)[0][1])
+    assert metadata["best"]["step"] == 0
     train(open_run(run.folder), verbose=0)
     assert "has its 3 steps" in capsys.readouterr().out
 
 
 def test_separate_vocabularies_train_and_translate(recipe, tmp_path):
-    import tensorflow as tf
-
     from keras_transformer.inference.translator import Translator
 
     separate = dataclasses.replace(
@@ -220,7 +224,7 @@ def test_separate_vocabularies_train_and_translate(recipe, tmp_path):
     assert found["translation"].shape == (2,)
 
 
-def test_what_is_left_out_is_counted(corpus, recipe, tmp_path, capsys):
+def test_pairs_that_are_left_out_are_counted(corpus, recipe, tmp_path, capsys):
     short = dataclasses.replace(recipe, max_length=25, validate_every=1)
     run = start_run(tmp_path / "run", "tiny", short, **SMALL)
     out = capsys.readouterr().out
@@ -231,14 +235,10 @@ def test_what_is_left_out_is_counted(corpus, recipe, tmp_path, capsys):
 
 
 def test_changed_data_is_refused(corpus, recipe, tmp_path):
-    import shutil
-
     copy = tmp_path / "corpus"
     shutil.copytree(corpus, copy)
     own = dataclasses.replace(recipe, corpus=str(copy))
     run = start_run(tmp_path / "run", "tiny", own, **SMALL)
-    import gzip
-
     for language in ("en", "de"):
         path = copy / f"train.{language}.gz"
         lines = gzip.decompress(path.read_bytes()).split(b"\n")
@@ -247,7 +247,7 @@ def test_changed_data_is_refused(corpus, recipe, tmp_path):
         train(open_run(run.folder), 8, verbose=0)
 
 
-def test_an_exchanged_vocabulary_is_refused(run, recipe, tmp_path):
+def test_the_vocabulary_of_another_run_is_refused(run, recipe, tmp_path):
     other = start_run(
         tmp_path / "run",
         "tiny",
@@ -271,10 +271,8 @@ def test_a_start_that_fails_leaves_nothing(recipe, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_begins_with_the_weights_of_another(run, recipe, tmp_path):
-    """Of which it has a copy, and its vocabulary; its data are its own."""
-    import shutil
-
+def test_a_run_can_start_with_the_weights_of_another(run, recipe, tmp_path):
+    """It copies weights and vocabulary; its data and dropout are its own."""
     initial = tmp_path / "initial"
     shutil.copytree(run.folder, initial)
     tuned = dataclasses.replace(
@@ -305,7 +303,7 @@ def test_a_run_begins_with_the_weights_of_another(run, recipe, tmp_path):
     ],
     ids=str,
 )
-def test_the_initial_run_has_the_same_model(
+def test_an_initial_run_must_have_the_same_model(
     run, recipe, tmp_path, changes, expected
 ):
     shape, settings = dict(SMALL), {"initial_run": str(run.folder)}
@@ -317,7 +315,7 @@ def test_the_initial_run_has_the_same_model(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lost_initial_weights_are_missed(run, recipe, tmp_path):
+def test_damaged_initial_weights_are_an_error(run, recipe, tmp_path):
     tuned = dataclasses.replace(recipe, initial_run=str(run.folder))
     other = start_run(tmp_path / "run", "tiny", tuned, **SMALL)
     (path,) = other.initial.iterdir()

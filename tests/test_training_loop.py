@@ -1,3 +1,5 @@
+"""Checks the training loop: its callbacks, signals, logs and results."""
+
 import os
 import signal
 
@@ -32,13 +34,16 @@ def traced():
 
 @pytest.fixture
 def plain(traced):
-    """A loop at its first step, with any weights: tracing one takes seconds."""
+    """Returns a traced loop at its first step, with weights of earlier tests.
+
+    The tests share it because tracing takes seconds.
+    """
     traced.model.optimizer.iterations.assign(0)
     return traced
 
 
 class Recorder(keras.callbacks.Callback):
-    """What happened, in order; may stop the training."""
+    """Records events in order, and may stop training after some steps."""
 
     def __init__(self, stop_at=None):
         super().__init__()
@@ -72,7 +77,7 @@ def fit(some, done, steps, recorder=None, **kwargs):
     return recorder
 
 
-def test_r_drop_is_part_of_the_loss_that_is_shown():
+def test_r_drop_is_part_of_the_logged_loss():
     logs = []
     for alpha in (1e-9, 50.0):
         keras.utils.set_random_seed(1)
@@ -83,7 +88,7 @@ def test_r_drop_is_part_of_the_loss_that_is_shown():
     assert "val_loss" in apart
 
 
-def test_callbacks_see_what_fit_shows_them(plain):
+def test_callbacks_get_the_events_and_logs_of_keras_fit(plain):
     recorder = fit(plain, 1, 5)
     assert recorder.events == [
         ("begin", 0),
@@ -107,16 +112,16 @@ def test_callbacks_see_what_fit_shows_them(plain):
     }
 
 
-def test_a_callback_may_stop_it(plain):
-    # All workers have to know of it: one step follows.
+def test_a_callback_may_stop_training(plain):
+    # Workers agree to stop in the next step, so one more step follows.
     recorder = fit(plain, 0, 100, stop_at=3)
     assert recorder.events[-2:] == [("step", 1), ("end", 1)]
     assert int(plain.model.optimizer.iterations) == 4
 
 
 @pytest.mark.parametrize("event", ["step", "end"])
-def test_a_signal_is_never_forgotten(plain, event):
-    """Within a step, and within the validation that is the last one, too."""
+def test_a_signal_always_ends_training(plain, event):
+    """Also if it arrives in the last step or the last validation."""
 
     class Sender(Recorder):
         def __init__(self):
@@ -139,7 +144,7 @@ def test_a_signal_is_never_forgotten(plain, event):
 
 
 def test_evaluation_does_not_depend_on_the_batch_size():
-    """Means over tokens: cut into batches however, within 1e-6."""
+    """Losses are means over tokens, equal to within 1e-6."""
     some = loop()
     losses = [
         some.evaluate(evaluation_batches(some_pairs(), tokens))
@@ -162,7 +167,7 @@ def in_float32():
     return trained_for_twenty_steps("float32")
 
 
-def test_two_runs_of_a_seed_are_bitwise_the_same(in_float32):
+def test_two_runs_with_one_seed_are_bitwise_equal(in_float32):
     again = trained_for_twenty_steps("float32")
     for one, other in zip(in_float32[0], again[0], strict=True):
         np.testing.assert_array_equal(one, other)
@@ -174,13 +179,13 @@ def test_bfloat16_learns_what_float32_learns(in_float32):
     assert val_nll == pytest.approx(in_float32[1], abs=0.05)
 
 
-def test_a_loss_that_is_no_number_ends_training():
+def test_a_nan_loss_ends_training():
     some = loop(learning_rate_scale=1e30)
     with pytest.raises(ValueError, match=r"loss=nan in step .*--warmup"):
         fit(some, 0, 20)
 
 
-def test_the_learning_rate_is_that_of_the_step_just_done(plain):
+def test_the_logged_learning_rate_is_that_of_the_last_step(plain):
     schedule = TransformerSchedule(CONFIG.d_model, 20)
     for done in (0, 1):
         recorder = fit(plain, done, done + 1)

@@ -1,3 +1,5 @@
+"""Compares the losses, gradients and Adam of a training step with Keras."""
+
 import keras
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def one_part(**cut):
 @pytest.mark.parametrize("tokens", [0, 1, 7, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("r_drop", [0.0, 3.0])
-def test_the_projection_loss_is_the_loss_of_the_logits(
+def test_the_projection_loss_equals_the_loss_of_the_logits(
     tokens, label_smoothing, r_drop
 ):
     rng = np.random.default_rng(1)
@@ -83,7 +85,7 @@ def test_the_projection_loss_is_the_loss_of_the_logits(
     np.testing.assert_allclose(d_table_found, 2 * d_table, atol=4e-4)
 
 
-def test_the_loss_of_a_label_whose_probability_rounds_to_zero():
+def test_the_loss_is_right_where_a_probability_rounds_to_zero():
     x = tf.constant([[[700.0], [-90.0], [0.0], [np.nan]]])
     table = tf.constant([[1.0], [0.5], [-1.0]])
     labels = tf.constant([2, 0, 1, 1])
@@ -98,10 +100,10 @@ def test_the_loss_of_a_label_whose_probability_rounds_to_zero():
 @pytest.mark.parametrize(
     ("norm_first", "r_drop"), [(False, 0.0), (True, 0.0), (False, 5.0)]
 )
-def test_gradients_are_those_of_the_public_loss(
+def test_gradients_equal_those_of_the_public_loss(
     source_vocab_size, norm_first, r_drop
 ):
-    """Without dropout R-Drop's two passes agree, and it is the same loss."""
+    """Without dropout the two passes of R-Drop agree and add nothing."""
     model = small_model(source_vocab_size, norm_first=norm_first)
     part = {k: x[0] for k, x in one_part().items()}
     if source_vocab_size:
@@ -126,8 +128,8 @@ def test_gradients_are_those_of_the_public_loss(
         )
 
 
-def test_stock_fit_trains_by_the_projection_loss():
-    """Three steps of `fit` lead where they lead with the loss of the logits."""
+def test_keras_fit_can_train_with_the_projection_loss():
+    """Three steps of `fit` give the same weights as with the loss of logits."""
 
     class WithoutLogits(keras.Model):
         def __init__(self, transformer):
@@ -169,20 +171,20 @@ def test_stock_fit_trains_by_the_projection_loss():
     assert np.abs(before[0] - weights[0][0]).max() > 1e-3
 
 
-def test_r_drop_compares_two_masks_of_dropout():
+def test_r_drop_compares_two_dropout_masks():
     part = {k: x[0] for k, x in one_part().items()}
     losses = []
     for r_drop in (0.0, 1e-9, 5.0):
         keras.utils.set_random_seed(1)
         model = small_model(dropout_rate=0.3)
         losses.append(_gradients(model, part, 0.1, r_drop)[1]["loss"])
-    # One pass, two passes, and what sets these apart.
+    # One pass, two passes, and two passes whose disagreement counts.
     assert losses[0] != losses[1]
     assert losses[2] > losses[1] * 1.001
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_adam_is_keras_adam(clip):
+def test_adam_equals_keras_adam(clip):
     rng = np.random.default_rng(1)
     shapes = (7, 5), (3,)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
@@ -202,6 +204,6 @@ def test_adam_is_keras_adam(clip):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_adam_has_no_amsgrad():
+def test_adam_refuses_amsgrad():
     with pytest.raises(ValueError, match="amsgrad=True"):
         Adam(amsgrad=True)

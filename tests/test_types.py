@@ -1,4 +1,4 @@
-"""Every public function of the package has a complete signature."""
+"""Checks that every public function has complete annotations."""
 
 import ast
 import pathlib

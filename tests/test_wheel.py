@@ -1,4 +1,4 @@
-"""The wheel has all that the package needs, outside of its source tree."""
+"""Checks that the wheel works outside of the source tree."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with the unpacked wheel."""
+    """Returns a folder with the unpacked wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     shutil.copytree(
@@ -45,14 +45,14 @@ def run(installed, folder, *arguments):
     )
 
 
-def test_the_command_runs(installed, tmp_path):
+def test_the_command_runs_from_the_wheel(installed, tmp_path):
     result = run(installed, tmp_path, "-m", "keras_transformer", "--help")
     assert result.returncode == 0, result.stderr
     assert "train" in result.stdout
 
 
-def test_package_data_is_there(installed, tmp_path):
-    """The files that an export reads, and the mark of typed packages."""
+def test_the_wheel_has_the_data_files(installed, tmp_path):
+    """Checks the files that an export reads, and `py.typed`."""
     code = """
 import pathlib, keras_transformer
 from keras_transformer.export import tensorflow_serving as serving
@@ -69,7 +69,7 @@ print(keras_transformer.__file__)
     ]
 
 
-def test_tests_and_benchmarks_stay_out(installed):
+def test_the_wheel_has_no_tests_or_benchmarks(installed):
     names = {path.name for path in installed.iterdir()}
     assert "keras_transformer" in names
     assert not names & {"tests", "benchmarks", "examples", "docs"}
