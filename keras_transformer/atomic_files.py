@@ -1,9 +1,10 @@
-"""Files that are written whole or not at all."""
+"""Files and folders that are written whole or not at all."""
 
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 
@@ -47,3 +48,39 @@ def write_aside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: str | os.PathLike) -> list[pathlib.Path]:
+    """Makes a folder, and returns the folders above it that were missing."""
+    folder = pathlib.Path(folder)
+    missing = [path for path in folder.parents if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def remove_folder(folder: str | os.PathLike, above: Iterable[pathlib.Path]):
+    """Removes a folder, and those above it if they are empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for path in above:
+            path.rmdir()
+
+
+@contextlib.contextmanager
+def folder_aside(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Makes a temporary folder, which is renamed when it is complete.
+
+    Used as `with folder_aside(folder) as temporary:`. On an error the temporary
+    folder is deleted.
+    """
+    folder = pathlib.Path(folder)
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)  # left by a killed process
+    above = make_folder(aside)
+    try:
+        yield aside
+        os.rename(aside, folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        remove_folder(aside, above)
+        raise

@@ -22,7 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def option_field(default: Any, help: str, **metadata: Any) -> Any:
-    """Returns a dataclass field that is also an option of `train`.
+    """Returns a dataclass field that is also an option of the command.
 
     Args:
         default: default of the field and of the option.

@@ -105,6 +105,11 @@ def recipe(corpus):
     )
 
 
+def folder_bytes(folder):
+    """Returns the content of all files of a folder, by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 SMALL = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
 
 

@@ -16,14 +16,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import TransformerConfig
-from keras_transformer.data.batches import (
-    EncodedPairs,
-    evaluation_batches,
-    training_batches,
-)
+from keras_transformer.data.batches import evaluation_batches, training_batches
+from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
 from keras_transformer.training.checkpoints import state_of
 from keras_transformer.training.distribution import (
     default_strategy,
@@ -93,9 +89,7 @@ def some_pairs():
     sides = [
         [[*rng.integers(4, 31, size=n), 3] for n in lengths] for _ in range(2)
     ]
-    return EncodedPairs(
-        *(tf.ragged.constant(side, dtype=tf.int32) for side in sides)
-    )
+    return EncodedPairs(*map(Rows.of, sides))
 
 
 def main(path):

@@ -61,5 +61,10 @@ def test_an_error_leaves_the_old_file_unchanged(tmp_path, events):
 
 
 def test_a_new_run_is_flushed_with_its_vocabularies(recipe, tmp_path, events):
-    start_run(tmp_path / "run", "tiny", recipe, num_layers=1)
-    assert events == [*WRITTEN * 3, "renamed", "folder flushed"]
+    run = start_run(tmp_path / "run", "tiny", recipe, num_layers=1)
+    renamed = ["renamed", "folder flushed"]
+    # The prepared pairs: two records, a shard, vocabularies and manifest; the
+    # folder of these; vocabularies and record of the run; its folder.
+    written = [*WRITTEN * 8, *renamed, *WRITTEN * 3, *renamed]
+    assert events == written
+    assert not list(run.folder.rglob(".*"))

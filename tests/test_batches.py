@@ -3,55 +3,109 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_transformer.config import END, START
 from keras_transformer.data.batches import (
-    EncodedPairs,
     Sharding,
+    cut_batches,
     evaluation_batches,
     make_batch,
-    plan_batches,
+    make_plan,
     training_batches,
 )
+from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
 
 
 def encoded(count=331, seed=1):
-    """Ids that say which pair they are: 10 + its number, repeated."""
+    """Returns pairs whose ids are 10 + the number of the pair, repeated."""
     rng = np.random.default_rng(seed)
     sides = [
         [[10 + i] * rng.integers(1, 23) + [END] for i in range(count)]
         for _ in range(2)
     ]
-    return EncodedPairs(
-        *(tf.ragged.constant(side, dtype=tf.int32) for side in sides)
-    )
+    return EncodedPairs(*map(Rows.of, sides))
 
 
-@pytest.mark.parametrize("seed", [None, 5])
-def test_every_pair_is_in_exactly_one_batch(seed):
-    plan = plan_batches(encoded().lengths, 97, seed)
-    np.testing.assert_array_equal(np.sort(np.concatenate(plan)), np.arange(331))
+def epoch_of(plan, pairs, epoch):
+    """Returns the numbers of the pairs in each batch of an epoch."""
+    batches = []
+    for pool in range(epoch * plan.pools, (epoch + 1) * plan.pools):
+        found, sizes = plan.read(pairs, pool)
+        numbers = [row[0] - 10 for row in found.source.tolist()]
+        batches += np.split(np.array(numbers), np.cumsum(sizes)[:-1])
+    return [batch.tolist() for batch in batches]
 
 
-def test_batches_are_full_and_no_fuller():
-    lengths = encoded().lengths
-    for rows in plan_batches(lengths, 97, 5):
-        assert lengths[rows].max() * len(rows) <= 97
+# Batches in an epoch: several pools, one pool, one batch, a pair in each.
+each_size = pytest.mark.parametrize("tokens", [17, 97, 10**6, 1])
+
+
+@each_size
+def test_every_pair_is_in_exactly_one_batch_of_an_epoch(tokens):
+    pairs = encoded()
+    plan = make_plan(pairs, tokens, seed=5)
+    for epoch in (0, 3):
+        batches = epoch_of(plan, pairs, epoch)
+        assert len(batches) == plan.batches
+        assert all(batches)
+        assert sorted(itertools.chain(*batches)) == list(range(331))
+
+
+@each_size
+def test_a_step_says_its_pool_and_its_batch(tokens):
+    plan = make_plan(encoded(), tokens, seed=5)
+    sizes = np.diff([plan.first_batch(p) for p in range(plan.pools + 1)])
+    assert sizes.sum() == plan.batches
+    assert sizes.max() - sizes.min() <= 1
+    expected = [
+        (pool, batch)
+        for pool in range(3 * plan.pools)
+        for batch in range(sizes[pool % plan.pools])
+    ]
+    found = [plan.position(step) for step in range(3 * plan.batches)]
+    assert found == expected
+
+
+def test_batches_have_about_as_many_target_tokens():
+    pairs = encoded(5003)
+    plan = make_plan(pairs, 997, seed=5)
+    assert plan.batches == round(pairs.target_tokens / 997)
+    lengths = pairs.target.lengths
+    tokens = [lengths[rows].sum() for rows in epoch_of(plan, pairs, 0)]
+    assert max(abs(n - 997) for n in tokens) < 3 * 23
+    assert np.mean(tokens) == pytest.approx(997, rel=0.01)
 
 
 def test_a_pair_longer_than_a_batch_is_a_batch():
-    lengths = np.array([[5, 7], [101, 3], [2, 2]])
-    plan = plan_batches(lengths, 11, 5)
-    assert [1] in [rows.tolist() for rows in plan]
+    lengths = np.array([[5, 7], [3, 101], [2, 2], [1, 1]])
+    order, sizes = cut_batches(lengths, 3)
+    batches = np.split(order, np.cumsum(sizes)[:-1])
+    assert sorted(map(sorted, (rows.tolist() for rows in batches))) == [
+        [0],
+        [1],
+        [2, 3],
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=1),
+    st.data(),
+)
+def test_any_pairs_make_any_number_of_batches(lengths, data):
+    count = data.draw(st.integers(1, len(lengths)))
+    order, sizes = cut_batches(np.array(lengths), count)
+    assert sorted(order) == list(range(len(lengths)))
+    assert len(sizes) == count
+    assert min(sizes) >= 1
+    assert sum(sizes) == len(lengths)
 
 
 def test_the_plan_depends_on_seed_and_epoch_alone():
-    lengths = encoded().lengths
-
     def plan(seed, epoch):
-        return [
-            rows.tolist() for rows in plan_batches(lengths, 97, seed, epoch)
-        ]
+        pairs = encoded()
+        return epoch_of(make_plan(pairs, 97, seed), pairs, epoch)
 
     assert plan(5, 2) == plan(5, 2)
     assert plan(5, 2) != plan(5, 3)
@@ -59,11 +113,22 @@ def test_the_plan_depends_on_seed_and_epoch_alone():
 
 
 def test_little_is_padding():
-    real = total = 0
-    for batch in evaluation_batches(encoded(2000), 500):
-        real += int(tf.reduce_sum(tf.cast(batch["target"] != 0, tf.int32)))
-        total += int(tf.size(batch["target"]))
-    assert real / total > 0.6  # both lengths are random here, and independent
+    """In a corpus whose sides are about as long as each other."""
+    rng = np.random.default_rng(1)
+    target = np.clip(rng.poisson(23, size=5003), 2, None)
+    source = np.clip(target * rng.normal(1, 0.15, size=5003), 2, None)
+    pairs = EncodedPairs(
+        *(
+            Rows(np.ones(n.sum(), np.int32), n)
+            for n in (source.astype(np.int64), target)
+        )
+    )
+    plan = make_plan(pairs, 997, seed=1)
+    batches = training_batches(pairs, 997, seed=1).take(plan.batches)
+    for side in ("source", "labels"):
+        found = [batch[side].numpy() for batch in batches]
+        real = sum(np.count_nonzero(x) for x in found)
+        assert real / sum(x.size for x in found) > 0.9
 
 
 SOURCE = [[7, 8, END], [9, END]]
@@ -143,7 +208,7 @@ def test_resuming_takes_up_where_it_stopped():
 
 def test_epochs_differ_and_each_is_whole():
     data = encoded()
-    epoch = len(plan_batches(data.lengths, 97, 3, 0))
+    epoch = make_plan(data, 97, 3).batches
     rows = [
         x["source"].numpy()[0, :, 0]
         for x in itertools.islice(training_batches(data, 97, seed=3), epoch)

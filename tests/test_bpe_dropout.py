@@ -16,13 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import END
-from keras_transformer.data.batches import encode_pairs, training_batches
+from keras_transformer.data import bpe_dropout
+from keras_transformer.data.batches import training_batches
 from keras_transformer.data.bpe_dropout import SampledPairs, segment
 from keras_transformer.data.builtin.dataset import pairs_of_split
 from keras_transformer.data.corpus import SentencePairs
+from keras_transformer.data.encoded_pairs import encode_pairs
+from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.tokenizer import train_tokenizer
 from keras_transformer.training.new_run import start_run
-from keras_transformer.training.split import load_split, load_training_pairs
+from keras_transformer.training.split import load_training_pairs, read_pairs
 
 PAIRS = SentencePairs(
     *(list(side) for side in zip(*pairs_of_split("train", 331), strict=True))
@@ -34,17 +37,31 @@ def tokenizer():
     return train_tokenizer([*PAIRS.source, *PAIRS.target], 700)
 
 
+def usual(tokenizer, pairs=PAIRS):
+    return encode_pairs(pairs.source, pairs.target, tokenizer, tokenizer)
+
+
 def sampled(tokenizer, rate=0.1, seed=3, max_length=256, pairs=PAIRS):
-    return SampledPairs(pairs, tokenizer, tokenizer, rate, seed, max_length)
+    encoded = usual(tokenizer, pairs)
+    return SampledPairs(encoded, tokenizer, tokenizer, rate, seed, max_length)
+
+
+def epoch_of(pairs, epoch):
+    return pairs.read(np.arange(len(pairs)), epoch)
 
 
 def lists(encoded):
-    return encoded.source.to_list(), encoded.target.to_list()
+    return encoded.source.tolist(), encoded.target.tolist()
+
+
+def decoded(tokenizer, rows):
+    ids = tf.ragged.constant(rows.tolist(), tf.int32).to_tensor()
+    return [line.decode() for line in tokenizer.decode(ids).numpy()]
 
 
 def test_rate_zero_gives_the_pieces_of_the_tokenizer(tokenizer):
-    expected, _ = encode_pairs(PAIRS, tokenizer, tokenizer)
-    found = sampled(tokenizer, rate=0.0).epoch(5)
+    expected = usual(tokenizer)
+    found = epoch_of(sampled(tokenizer, rate=0.0), 5)
     assert lists(found) == lists(expected)
 
 
@@ -55,44 +72,47 @@ def test_rate_zero_segments_any_text_as_sentencepiece_does(tokenizer, text):
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(tokenizer.model)
     pairs = SentencePairs([text], [text])
-    found = sampled(tokenizer, 0.0, max_length=10**6, pairs=pairs).epoch(0)
+    found = epoch_of(sampled(tokenizer, 0.0, 3, 10**6, pairs), 0)
     (row,), _ = lists(found)
     assert row == [*processor.encode(text), END]
 
 
 def test_every_epoch_has_the_same_text_in_other_pieces(tokenizer):
-    usual, _ = encode_pairs(PAIRS, tokenizer, tokenizer)
     pairs = sampled(tokenizer)
-    epochs = [pairs.epoch(number) for number in range(3)]
+    epochs = [epoch_of(pairs, number) for number in range(3)]
     for epoch in epochs:
-        for ids, text in zip(
-            (epoch.source, epoch.target),
-            (PAIRS.source, PAIRS.target),
-            strict=True,
-        ):
-            decoded = tokenizer.decode(ids.to_tensor()).numpy()
-            assert [line.decode() for line in decoded] == text
-        assert epoch.lengths.sum() > 1.05 * usual.lengths.sum()
+        assert decoded(tokenizer, epoch.source) == PAIRS.source
+        assert decoded(tokenizer, epoch.target) == PAIRS.target
+        assert epoch.lengths.sum() > 1.05 * usual(tokenizer).lengths.sum()
     assert lists(epochs[0]) != lists(epochs[1]) != lists(epochs[2])
 
 
 def test_seed_and_epoch_determine_the_pieces(tokenizer):
     pairs, again, other = (sampled(tokenizer, seed=seed) for seed in (3, 3, 4))
-    assert lists(pairs.epoch(7)) == lists(again.epoch(7))
-    assert lists(pairs.epoch(7)) != lists(other.epoch(7))
+    assert lists(epoch_of(pairs, 7)) == lists(epoch_of(again, 7))
+    assert lists(epoch_of(pairs, 7)) != lists(epoch_of(other, 7))
 
 
 def test_a_sentence_that_sampling_makes_too_long_keeps_its_usual_pieces(
     tokenizer,
 ):
-    usual, dropped = encode_pairs(PAIRS, tokenizer, tokenizer, 13)
-    assert 0 < dropped < len(PAIRS)
-    found = sampled(tokenizer, rate=0.9, max_length=13).epoch(0)
-    assert len(found) == len(usual)
-    assert found.lengths.max() <= 13
-    full = np.argmax(usual.lengths[:, 0])
-    assert usual.lengths[full, 0] == 13
-    assert lists(found)[0][full] == lists(usual)[0][full]
+    expected = usual(tokenizer)
+    longest = int(expected.lengths.max())
+    found = epoch_of(sampled(tokenizer, 0.9, max_length=longest), 0)
+    assert found.lengths.max() <= longest
+    full = np.argmax(expected.source.lengths)
+    assert lists(found)[0][full] == lists(expected)[0][full]
+    kept = found.source.lengths == expected.source.lengths
+    assert 0 < kept.sum() < len(PAIRS)
+
+
+def test_what_is_forgotten_does_not_change_the_pieces(tokenizer, monkeypatch):
+    """Segmentations are drawn again when they are needed again."""
+    pairs = sampled(tokenizer)
+    expected = [lists(epoch_of(pairs, number)) for number in range(3)]
+    monkeypatch.setattr(bpe_dropout, "WORDS", 1)
+    pairs = sampled(tokenizer)
+    assert [lists(epoch_of(pairs, n)) for n in range(3)] == expected
 
 
 def test_a_merge_is_skipped_as_often_as_the_rate_says(tokenizer):
@@ -105,7 +125,7 @@ def test_a_merge_is_skipped_as_often_as_the_rate_says(tokenizer):
     pair = next(p for p in tokenizer.merges() if len(p) == 2 and p[0] == "▁")
     words = [pair[1] + digit for digit in "0123456789"] * 300
     some = SentencePairs([" ".join(words)] * 2, [" ".join(words)] * 2)
-    found = sampled(tokenizer, 0.3, max_length=10**6, pairs=some).epoch(0)
+    found = epoch_of(sampled(tokenizer, 0.3, 3, 10**6, some), 0)
     # A digit is a piece of its own, so a word has two pieces, or three if its
     # merge is skipped.
     three = (found.lengths[0, 0] - 1) / len(words) - 2
@@ -118,16 +138,11 @@ def test_a_run_samples_pieces_of_its_own_text(corpus, recipe, tmp_path):
         recipe, bpe_dropout=0.1, shared_vocabulary=False, vocab_size=380
     )
     run = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
-    split = load_split(run, "train")
-    pairs, usual = split.pairs, split.encoded
-    epoch = load_training_pairs(run).epoch(0)
-    assert epoch.lengths.sum() > usual.lengths.sum()
-    for tokenizer, ids, text in (
-        (run.source_tokenizer, epoch.source, pairs.source),
-        (run.target_tokenizer, epoch.target, pairs.target),
-    ):
-        decoded = tokenizer.decode(ids.to_tensor()).numpy()
-        assert [line.decode() for line in decoded] == text
+    text, whole = read_pairs(recipe, "train"), PreparedCorpus(run.data)
+    epoch = epoch_of(load_training_pairs(run), 0)
+    assert epoch.lengths.sum() > epoch_of(whole, 0).lengths.sum()
+    assert decoded(run.source_tokenizer, epoch.source) == text.source
+    assert decoded(run.target_tokenizer, epoch.target) == text.target
 
 
 def test_training_resumes_at_any_batch_of_any_epoch(tokenizer):
@@ -140,8 +155,8 @@ def test_training_resumes_at_any_batch_of_any_epoch(tokenizer):
         return [x["source"].numpy() for x in dataset.take(count)]
 
     whole = batches(0, 29)
-    tokens = tf.size(encode_pairs(PAIRS, tokenizer, tokenizer)[0].source.values)
-    assert sum(np.count_nonzero(x) for x in whole) > 2 * int(tokens)
+    tokens = len(usual(tokenizer).source.values)
+    assert sum(np.count_nonzero(x) for x in whole) > 2 * tokens
     for first in (1, 17):
         some = batches(first, 29 - first)
         for expected, found in zip(whole[first:], some, strict=True):

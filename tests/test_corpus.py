@@ -4,7 +4,7 @@ import gzip
 import pytest
 import tensorflow_datasets as tfds
 
-from keras_transformer.data import corpus
+from keras_transformer.data import tfds_corpus
 from keras_transformer.data.corpus import (
     SentencePairs,
     load_pairs,
@@ -68,7 +68,7 @@ def test_a_cut_gzip_file_is_named(tmp_path):
     ("name", "split", "language", "message"),
     [
         ("nowhere", "train", "en", "nowhere.*no folder"),
-        (".", "train", "fr", "train.fr, train.fr.gz"),
+        (".", "train", "fr", "train.fr, train.tsv, train.parquet"),
         (".", "../train", "en", "letters"),
         (".", "train", "../en", "letters"),
     ],
@@ -132,8 +132,8 @@ def test_without_a_network_it_fails_at_once(monkeypatch, tmp_path):
     def no_network(*_):
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(corpus.socket, "getaddrinfo", no_network)
-    monkeypatch.setattr(corpus.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(tfds_corpus.socket, "getaddrinfo", no_network)
+    monkeypatch.setattr(tfds_corpus.urllib.request, "getproxies", dict)
     monkeypatch.setattr(
         tfds.core.DatasetBuilder,
         "download_and_prepare",

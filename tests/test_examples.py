@@ -112,7 +112,7 @@ def test_small_corpus_trains_on_both_directions_and_translations(
 ):
     import dataclasses
 
-    from keras_transformer.training.split import load_split
+    from keras_transformer.training.split import read_pairs
 
     example = load("small_corpus")
     small = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
@@ -128,12 +128,12 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     with monkeypatch.context() as patch:
         patch.setattr(example, "translated", translated)
         run = example.main(recipe, tmp_path / "a", {"steps": 1}, **small)
-    found = load_split(run, "train").pairs
+    found = read_pairs(run.recipe, "train")
     assert found.source == [*sources, *sources, *["far from it"] * len(pairs)]
     assert found.target == [*targets, *shorter, *targets]
 
     both = example.open_run(tmp_path / "a" / "both")
-    found = load_split(both, "train").pairs
+    found = read_pairs(both.recipe, "train")
     assert found.source == [*sources, *targets]
     assert found.target == [*targets, *sources]
     assert run.recipe.initial_run == str(both.folder)

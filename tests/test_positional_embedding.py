@@ -119,7 +119,7 @@ def test_ids_may_come_as_floats():
     ("arguments", "message"),
     [
         ({"vocab_size": 0, "d_model": 4}, "vocab_size=0"),
-        ({"vocab_size": 5, "d_model": 4, "positions": "rotary"}, "'rotary'"),
+        ({"vocab_size": 5, "d_model": 4, "positions": "cubic"}, "'cubic'"),
         ({"vocab_size": 5, "d_model": 4, "positions": "learned"}, "max_length"),
     ],
 )

@@ -1,7 +1,6 @@
 """Checks runs: how they start, train, stop and resume."""
 
 import dataclasses
-import gzip
 import json
 import shutil
 import signal
@@ -12,17 +11,17 @@ import pytest
 import tensorflow as tf
 from conftest import SMALL
 
+from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.inference.text_lines import translate_lines
+from keras_transformer.lock import lock
 from keras_transformer.training import callbacks, checkpoints, score
 from keras_transformer.training.callbacks import steps_of
 from keras_transformer.training.curves import read_log
-from keras_transformer.training.lock import lock
 from keras_transformer.training.loop import TrainingInterrupted
 from keras_transformer.training.models import load_model
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.progress import read_validated
 from keras_transformer.training.run import open_run
-from keras_transformer.training.split import load_split
 from keras_transformer.training.train_run import train
 
 
@@ -47,6 +46,7 @@ def test_a_run_folder_has_all_its_files(run):
     assert metadata["recipe"]["vocab_size"] == 400
     assert {p.name for p in run.folder.iterdir()} == {
         "run.json",
+        "data",
         "source.model",
         "target.model",
         ".lock",
@@ -179,8 +179,8 @@ def test_only_one_process_at_a_time_trains_a_run(run):
     partial = run.checkpoints / ".step-00000012.npz.4711"
     partial.write_bytes(b"half")
     with (
-        lock(run.folder),
-        pytest.raises(ValueError, match="another process is training"),
+        lock(run.folder, "train a run"),
+        pytest.raises(ValueError, match="another process works"),
     ):
         train(open_run(run.folder), 8, verbose=0)
     assert partial.exists()
@@ -228,23 +228,55 @@ def test_pairs_that_are_left_out_are_counted(corpus, recipe, tmp_path, capsys):
     short = dataclasses.replace(recipe, max_length=25, validate_every=1)
     run = start_run(tmp_path / "run", "tiny", short, **SMALL)
     out = capsys.readouterr().out
-    encoded = load_split(run, "train").encoded
-    assert f"train: {len(encoded)} pairs; left out 0 blank and" in out
-    assert encoded.lengths.max() <= 25
-    assert len(encoded) < 700
+    pairs = PreparedCorpus(run.data)
+    missing = 700 - len(pairs)
+    assert missing > 0
+    assert f"train: {len(pairs)} pairs; left out: {missing} too long.\n" in out
+    assert pairs.read(np.arange(len(pairs)), 0).lengths.max() <= 25
 
 
-def test_changed_data_is_refused(corpus, recipe, tmp_path):
+def test_a_run_keeps_the_pairs_that_it_began_with(
+    run, corpus, recipe, tmp_path
+):
+    """Its training goes on as before when the corpus has changed."""
     copy = tmp_path / "corpus"
     shutil.copytree(corpus, copy)
     own = dataclasses.replace(recipe, corpus=str(copy))
-    run = start_run(tmp_path / "run", "tiny", own, **SMALL)
+    other = start_run(tmp_path / "run", "tiny", own, **SMALL)
     for language in ("en", "de"):
-        path = copy / f"train.{language}.gz"
-        lines = gzip.decompress(path.read_bytes()).split(b"\n")
-        path.write_bytes(gzip.compress(b"\n".join(lines[1:])))
+        (copy / f"train.{language}.gz").unlink()
+    train(open_run(other.folder), 8, verbose=0)
+    expected, found = (
+        checkpoints.read_weights(run.weights, load_model(run)).values()
+        for run in (run, other)
+    )
+    for x, y in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_flipped_byte_in_the_prepared_pairs_is_named(recipe, tmp_path):
+    run = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
+    for path in run.data.glob("*.npy"):
+        data = path.read_bytes()
+        damaged = bytearray(data)
+        damaged[len(data) // 2] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{path.name}' is damaged"):
+            train(open_run(run.folder), 8, verbose=0)
+        path.write_bytes(data)
+
+
+def test_other_prepared_pairs_are_refused(recipe, tmp_path):
+    runs = [
+        start_run(tmp_path / str(n), "tiny", some, **SMALL)
+        for n, some in enumerate(
+            (recipe, dataclasses.replace(recipe, max_length=25))
+        )
+    ]
+    shutil.rmtree(runs[0].data)
+    runs[1].data.rename(runs[0].data)
     with pytest.raises(ValueError, match="has changed"):
-        train(open_run(run.folder), 8, verbose=0)
+        train(open_run(runs[0].folder), 8, verbose=0)
 
 
 def test_the_vocabulary_of_another_run_is_refused(run, recipe, tmp_path):

@@ -154,6 +154,7 @@ for path in sorted(resumed.folder.rglob("*")):
 # |---|---|
 # | `run.json` | the model's shape, the recipe, the dtype policy, and marks of the training data and the vocabularies |
 # | `source.model`, `target.model` | the vocabularies |
+# | `data/` | the encoded training pairs, with a manifest of counts and checksums |
 # | `checkpoints/step-*.npz` | all state after a step |
 # | `checkpoints/validated.json` | the best validation so far, after each validation |
 # | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices |
@@ -180,44 +181,60 @@ starts = [
 ]
 for start in starts:
     print(json.dumps(start, indent=2))
-for name in ("keras", "tensorflow", "processor", "dtype_policy", "devices"):
+for name in starts[0].keys() - {"time"}:
     assert starts[0][name] == starts[1][name], name
 
 # %% [markdown]
 # | what differs | what to do |
 # |---|---|
-# | the versions of Keras, TensorFlow or this package | install the versions of the first start |
+# | the versions of Keras, TensorFlow, NumPy or this package | install the versions of the first start |
 # | the processor | resume on the same kind; another processor may add numbers in another order |
 # | the cores or the environment, such as `TF_ENABLE_ONEDNN_OPTS` | use those of the first start; the command switches oneDNN on, `train` in Python does not |
 # | the number of devices | use as many as before: each replica draws its own dropout |
 # | nothing, and it trains on a GPU | give `--deterministic` at every start, since it is not kept with the run; it is slower |
+# | a callback of your own has state | save it yourself; a checkpoint has none of it |
 # | the recipe in `run.json` | the settings of the two runs were different from the beginning |
 #
 # The dtype policy cannot change: `auto` is decided when the run begins and kept
-# in `run.json`. The training data cannot change either: `train` refuses a
-# corpus whose word pieces differ from those of the first start.
+# in `run.json`. The training data cannot change either: a run keeps its encoded
+# pairs in `data/`, and each start compares them with their checksums.
 #
-# To find where two runs part, compare the checkpoints of every step that both
-# have. If arrays under `seeds/` differ, look at dropout and devices; if only
-# weights differ, look at the arithmetic. In `log.jsonl` compare `val_loss`: the
-# `loss` of an epoch that was interrupted covers the steps after the restart alone.
-# `weights.npz` is chosen by BLEU on the validation split, which may have changed.
-# `training/progress.py` decides where a run resumes.
+# To find the first step that differs, start both runs anew with
+# `--validate-every 1 --keep-checkpoints 100`, and stop and resume one of them.
+# Then compare the arrays of each step:
 
 # %%
-record = json.loads((resumed.folder / "run.json").read_text())
-assert record["recipe"]["dtype_policy"] == starts[0]["dtype_policy"]
+for step in (4, 8):
+    one, other = arrays_of(uninterrupted, step), arrays_of(resumed, step)
+    differ = [n for n in one if not np.array_equal(one[n], other[n])]
+    print(f"step {step}: {', '.join(differ) or 'all arrays are equal'}")
+    assert not differ
 
-with open(corpus / "train.en", "a", encoding="utf-8") as file:
-    file.write("One more sentence.\n")
-with open(corpus / "train.de", "a", encoding="utf-8") as file:
-    file.write("Noch ein Satz.\n")
+# %% [markdown]
+# If arrays under `seeds/` differ first, look at dropout and the number of
+# devices. If they are equal, the step saw another batch or computed in another
+# way. A batch depends on the seed, the recipe and the step alone:
+# `data/batches.py`, and with BPE-dropout `data/bpe_dropout.py`. What a checkpoint
+# holds is `state_of` in `training/checkpoints.py`; where a run goes on is
+# `training/progress.py`.
+#
+# In `log.jsonl` compare `val_loss`: the `loss` of an epoch that was interrupted
+# covers the steps after the restart alone. `weights.npz` is chosen by BLEU on
+# the validation split, which may have changed.
+#
+# A damaged file of the training data is named:
+
+# %%
+path = next((resumed.folder / "data").glob("*.tokens.npy"))
+data = bytearray(path.read_bytes())
+data[-1] ^= 1
+path.write_bytes(data)
 try:
     train(open_run(resumed.folder), 12)
 except ValueError as error:
     message = str(error).replace(str(folder), "runs")
 print(message)
-assert "has changed" in message
+assert "is damaged" in message
 
 # %%
 temporary.cleanup()

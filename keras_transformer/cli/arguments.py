@@ -6,8 +6,11 @@ Importing this module imports neither Keras nor TensorFlow.
 import argparse
 import dataclasses
 import typing
+from collections.abc import Sequence
+from typing import Any
 
 from keras_transformer.config import PRESETS, TransformerConfig
+from keras_transformer.data.settings import Preparation
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.processor import DTYPES
 from keras_transformer.training.recipe import Recipe
@@ -62,6 +65,33 @@ def parser() -> argparse.ArgumentParser:
         _add_field(sub, TransformerConfig, field, "the preset's")
     for field in options_of(Recipe):
         _add_field(sub, Recipe, field, field.default)
+
+    sub = command(
+        "prepare",
+        "Clean and encode corpora of any size, once, for training.",
+    )
+    sub.add_argument(
+        "corpora",
+        metavar="CORPUS",
+        nargs="+",
+        help=f"corpus: {_help_of(Recipe, 'corpus').rpartition(',')[0]}",
+    )
+    sub.add_argument("folder", metavar="FOLDER", help="folder to write to")
+    sub.add_argument(
+        "--weights",
+        type=float,
+        nargs="+",
+        metavar="X",
+        help="how often an epoch has the pairs of each corpus (default: once)",
+    )
+    sub.add_argument(
+        "--vocabulary-of",
+        metavar="RUN",
+        help="run whose vocabulary is taken (default: it is learned)",
+    )
+    _add_runner(sub)
+    for field in options_of(Preparation):
+        _add_field(sub, Preparation, field, field.default)
 
     sub = command(
         "average", "Choose weights: the newest, the best, or an average."
@@ -129,8 +159,43 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
+    """Parses the arguments of the command.
+
+    What follows `--` are options of an Apache Beam runner.
+
+    Returns:
+        The options that were given, with `command` and `runner_options`.
+    """
+    options: list[str] = []
+    if "--" in arguments:
+        end = arguments.index("--")
+        arguments, options = arguments[:end], [*arguments[end + 1 :]]
+    top = parser()
+    given = vars(top.parse_args(arguments))
+    if options:
+        if "runner" not in given:
+            top.error("options after `--` are for a `--runner` of Apache Beam")
+        given["runner_options"] = options
+    return given
+
+
+def _help_of(cls, name):
+    (field,) = (f for f in dataclasses.fields(cls) if f.name == name)
+    return field.metadata["help"]
+
+
+def _add_runner(sub):
+    sub.add_argument(
+        "--runner",
+        metavar="NAME",
+        help="run on Apache Beam: DirectRunner, FlinkRunner, SparkRunner or "
+        "DataflowRunner; options of the runner follow after `--`",
+    )
+
+
 def options_of(cls: type) -> list[dataclasses.Field]:
-    """Returns the fields of a dataclass that are options of `train`."""
+    """Returns the fields of a dataclass that are options."""
     return [f for f in dataclasses.fields(cls) if "help" in f.metadata]
 
 

@@ -43,6 +43,42 @@ def train(given: dict[str, Any]) -> None:
         )
 
 
+def prepare(given: dict[str, Any]) -> None:
+    """Prepares corpora for training."""
+    from keras_transformer.cli.run_options import settings_of
+    from keras_transformer.data.preparation_job import total_left_out
+    from keras_transformer.data.settings import Preparation
+    from keras_transformer.training.run import open_run
+
+    tokenizers = None
+    if "vocabulary_of" in given:
+        run = open_run(given["vocabulary_of"])
+        tokenizers = run.source_tokenizer, run.target_tokenizer
+    arguments = {
+        "corpora": given["corpora"],
+        "folder": given["folder"],
+        "settings": Preparation(**settings_of(Preparation, given)),
+        "weights": given.get("weights"),
+        "tokenizers": tokenizers,
+    }
+    if "runner" in given:
+        from keras_transformer.data.beam_prepare import prepare_on_beam
+
+        options = [f"--runner={given['runner']}"]
+        options += given.get("runner_options", [])
+        found = prepare_on_beam(**arguments, options=options)
+    else:
+        from keras_transformer.data.prepare import prepare
+
+        found = prepare(**arguments)
+    print(
+        f"Prepared {len(found):,} pairs with {found.target_tokens:,} target "
+        f"tokens in {found.folder}; left out: "
+        f"{total_left_out(found.manifest)}. Next: keras-transformer train "
+        f"--corpus {found.folder} --out runs/NAME"
+    )
+
+
 def average(given: dict[str, Any]) -> None:
     """Chooses the weights of a run."""
     from keras_transformer.training.run import open_run
@@ -231,6 +267,7 @@ def _function(model, given):
 
 COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {
     "train": train,
+    "prepare": prepare,
     "average": average,
     "export": export,
     "translate": translate,

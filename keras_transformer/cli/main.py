@@ -7,8 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from keras_transformer.cli import quiet_stderr
-from keras_transformer.cli.arguments import parser
+from keras_transformer.cli.arguments import parse
 from keras_transformer.cli.commands import COMMANDS
+
+# The extra that brings a package; all other packages are in `text`.
+EXTRAS = {"ctranslate2": "ctranslate2", "apache_beam": "beam"}
 
 
 def run() -> int:
@@ -28,16 +31,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: arguments of the command. Defaults to those of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    given = vars(parser().parse_args(arguments))
+    given = parse(arguments)
     command = given.pop("command")
     try:
-        if command in ("average", "export"):  # `train` checks by itself
+        if command in (
+            "prepare",
+            "average",
+            "export",
+        ):  # `train` checks by itself
             _require_tensorflow()
         COMMANDS[command](given)
     except ImportError as error:
         if os.environ.get(quiet_stderr.DEBUG):
             raise
-        extra = "ctranslate2" if error.name == "ctranslate2" else "text"
+        extra = EXTRAS.get(error.name or "", "text")
         message = (
             f"{error}. The command needs more packages than the layers: "
             f"install the extra `{extra}`, as in the README."

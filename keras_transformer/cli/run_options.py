@@ -26,7 +26,7 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
     """
     folder = given["out"]
     recipe, shape = (
-        _settings(cls, given) for cls in (Recipe, TransformerConfig)
+        settings_of(cls, given) for cls in (Recipe, TransformerConfig)
     )
     if worker > 0:
         wait_for_run(folder)
@@ -42,7 +42,8 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
     return start_run(folder, preset, Recipe(**recipe), **shape)
 
 
-def _settings(cls, given):
+def settings_of(cls: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the given options that are fields of a dataclass."""
     return {f.name: given[f.name] for f in options_of(cls) if f.name in given}
 
 

@@ -1,54 +1,39 @@
 """Batches: section 5.1, "batched together by approximate sequence length".
 
+The pairs of an epoch are shuffled and divided into pools of about 100 batches.
+Inside a pool, pairs are sorted by length and divided into batches that have
+about as many target tokens each. The number of batches of an epoch is fixed, so
+a step alone says which epoch, pool and batch it sees, and training can begin at
+any step without reading what comes before.
+
 Shapes: R replicas, A parts, B rows of a part, T target length, S source length.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import PAD, START
-from keras_transformer.data.corpus import SentencePairs
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.encoded_pairs import EncodedPairs
 
-# Pairs are sorted by length inside pools of this many batches, so that a batch
-# has little padding and still changes from epoch to epoch.
+# Pairs are sorted by length inside pools of about this many batches, so that a
+# batch has little padding and still changes from epoch to epoch.
 POOL = 100
 
 
-@dataclasses.dataclass(frozen=True)
-class EncodedPairs:
-    """Holds the ids of sentence pairs.
-
-    Args:
-        source, target: ragged ids `(N, None)`, each row with its end token.
-    """
-
-    source: tf.RaggedTensor
-    target: tf.RaggedTensor
-
-    def __len__(self):
-        return int(self.source.nrows())
-
-    def epoch(self, number: int) -> "EncodedPairs":
-        """Returns the pairs of an epoch: here, the same in every epoch.
-
-        `bpe_dropout.SampledPairs` returns other pairs in each epoch.
-        """
-        return self
+class TrainingPairs(Protocol):
+    """Describes the sentence pairs of an epoch, in memory or on disk."""
 
     @property
-    def lengths(self) -> np.ndarray:
-        """Returns the number of tokens of source and target, `(N, 2)`.
+    def target_tokens(self) -> int:
+        """The number of target tokens of an epoch."""
 
-        The end token is included.
-        """
-        sides = (self.source.row_lengths(), self.target.row_lengths())
-        return np.stack([side.numpy() for side in sides], axis=1)
+    def __len__(self) -> int: ...
+
+    def read(self, rows: np.ndarray, epoch: int) -> EncodedPairs:
+        """Returns the pairs of an epoch with these numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,97 +62,100 @@ class Sharding:
         return self.workers * self.replicas
 
 
-class TrainingPairs(Protocol):
-    """Describes sentence pairs that may change from epoch to epoch.
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Says which pairs are in which batch of which epoch.
 
-    `EncodedPairs` and `bpe_dropout.SampledPairs` are such pairs.
-    """
-
-    def __len__(self) -> int: ...
-
-    def epoch(self, number: int) -> EncodedPairs:
-        """Returns the pairs of an epoch."""
-
-
-def encode_pairs(
-    pairs: SentencePairs,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    max_length: int | None = None,
-) -> tuple[EncodedPairs, int]:
-    """Encodes pairs and drops those longer than `max_length` on either side.
+    It takes as much memory for a large corpus as for a small one.
 
     Args:
-        pairs: the text.
-        source_tokenizer, target_tokenizer: a `Tokenizer` each.
-        max_length: maximum number of tokens on a side, end token included, or
-            `None` to keep all pairs.
-
-    Returns:
-        The encoded pairs, and the number of dropped pairs.
+        pairs: number of pairs of an epoch.
+        batches: number of batches of an epoch.
+        seed: seed of the order, which differs in each epoch.
     """
-    encoded = EncodedPairs(
-        source_tokenizer.encode(tf.constant(pairs.source, tf.string)),
-        target_tokenizer.encode(tf.constant(pairs.target, tf.string)),
-    )
-    if max_length is None:
-        return encoded, 0
-    fits = (encoded.lengths <= max_length).all(axis=1)
-    kept = EncodedPairs(
-        tf.ragged.boolean_mask(encoded.source, fits),
-        tf.ragged.boolean_mask(encoded.target, fits),
-    )
-    return kept, int((~fits).sum())
+
+    pairs: int
+    batches: int
+    seed: int
+
+    @property
+    def pools(self) -> int:
+        """The number of pools of an epoch."""
+        return -(-self.batches // POOL)
+
+    def first_batch(self, pool: int) -> int:
+        """Returns the number of the first batch of a pool in its epoch."""
+        return self.batches * pool // self.pools
+
+    def position(self, step: int) -> tuple[int, int]:
+        """Returns the pool of a step, counted through all epochs, and the
+        number of the step's batch in that pool."""
+        epoch, batch = divmod(step, self.batches)
+        pool = ((batch + 1) * self.pools - 1) // self.batches
+        return epoch * self.pools + pool, batch - self.first_batch(pool)
+
+    def read(
+        self, pairs: TrainingPairs, pool: int
+    ) -> tuple[EncodedPairs, np.ndarray]:
+        """Reads the pairs of a pool in the order of its batches.
+
+        Args:
+            pairs: what the plan was made for.
+            pool: its number, counted through all epochs.
+
+        Returns:
+            The pairs, and the number of pairs of each batch.
+        """
+        epoch, pool = divmod(pool, self.pools)
+        # A pool has the share of the pairs that it has of the batches.
+        first, end = self.first_batch(pool), self.first_batch(pool + 1)
+        rows = np.arange(
+            *(self.pairs * b // self.batches for b in (first, end))
+        )
+        shuffled = tf.random.experimental.index_shuffle(
+            rows, (self.seed, epoch), self.pairs - 1
+        )
+        found = pairs.read(shuffled.numpy(), epoch)
+        order, sizes = cut_batches(found.lengths, end - first)
+        rng = np.random.default_rng((self.seed, epoch, pool))
+        chosen = rng.permutation(len(sizes))
+        batches = np.split(order, np.cumsum(sizes)[:-1])
+        order = np.concatenate([batches[i] for i in chosen])
+        return found.take(order), sizes[chosen]
 
 
-def plan_batches(
-    lengths: np.ndarray, tokens: int, seed: int | None, epoch: int = 0
-) -> list[np.ndarray]:
-    """Divides the pairs of one epoch into batches.
+def make_plan(pairs: TrainingPairs, tokens: int, seed: int) -> Plan:
+    """Plans batches of about `tokens` target tokens."""
+    return Plan(len(pairs), _batch_count(pairs, tokens), seed)
 
-    Every pair is in exactly one batch. A batch holds pairs of similar length,
-    as many as fit in `tokens` padded tokens on the longer side, and at least
-    one. The plan depends only on the arguments, so that training can resume in
-    the middle of an epoch.
+
+def _batch_count(pairs, tokens):
+    return min(len(pairs), max(1, round(pairs.target_tokens / tokens)))
+
+
+def cut_batches(
+    lengths: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divides pairs into batches of similar lengths, the shortest first.
 
     Args:
         lengths: `(N, 2)`, numbers of tokens of source and target.
-        tokens: approximate number of tokens of a batch on each side.
-        seed: seed of the order, or `None` for the longest pairs first, for
-            evaluation.
-        epoch: number of the epoch; each epoch has its own plan. Defaults to 0.
+        count: number of batches, at most N. Each has at least one pair and
+            about as many target tokens as the others.
 
     Returns:
-        For each batch, an array of indices into the pairs.
+        The pairs' numbers in the order of the batches, `(N,)`, and the number
+        of pairs of each batch, `(count,)`.
     """
-    longest = lengths.max(axis=1)
-    if seed is None:
-        return _split_by_tokens(
-            np.argsort(-longest, kind="stable"), longest, tokens
-        )
-    rng = np.random.default_rng((seed, epoch))
-    order = rng.permutation(len(longest))
-    average = max(1, int(longest.mean())) if len(longest) else 1
-    pool = max(1, POOL * tokens // average)
-    plan = []
-    for start in range(0, len(order), pool):
-        rows = order[start : start + pool]
-        keys = lengths[rows]
-        rows = rows[np.lexsort((keys[:, 0], keys[:, 1], longest[rows]))]
-        plan.extend(_split_by_tokens(rows, longest, tokens))
-    return [plan[i] for i in rng.permutation(len(plan))]
-
-
-def _split_by_tokens(order, longest, tokens):
-    batches, start, width = [], 0, 0
-    for i, pair in enumerate(order):
-        width = max(width, longest[pair])
-        if i > start and width * (i - start + 1) > tokens:
-            batches.append(order[start:i])
-            start, width = i, longest[pair]
-    if start < len(order):
-        batches.append(order[start:])
-    return batches
+    order = np.lexsort((lengths[:, 0], lengths[:, 1], lengths.max(axis=1)))
+    tokens = np.cumsum(lengths[order, 1])
+    shares = tokens[-1] * np.arange(1, count) / count
+    ends = np.searchsorted(tokens, shares)
+    # At least one pair each, also where a sentence is longer than a share.
+    steps = np.arange(1, count)
+    ends = np.maximum.accumulate(np.maximum(ends, steps) - steps) + steps
+    ends = np.minimum(ends, len(order) - count + steps)
+    return order, np.diff(ends, prepend=0, append=len(order))
 
 
 def training_batches(
@@ -179,10 +167,12 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Returns an endless data set of shuffled batches.
 
+    Python reads a pool of batches at a time; TensorFlow makes the batches.
+
     Args:
-        pairs: an `EncodedPairs`, or a `SampledPairs`, which changes in every
-            epoch.
-        tokens: approximate number of tokens of a batch on each side.
+        pairs: the pairs of an epoch.
+        tokens: approximate number of target tokens of a batch, end tokens
+            included.
         seed: seed of the order, which differs in each epoch.
         sharding: how each batch is divided. Defaults to no division.
         first_batch: number of batches to skip, for resuming. Defaults to 0.
@@ -191,16 +181,23 @@ def training_batches(
         A data set of this worker's share of the batches, an element for each
         replica, see `make_batch`.
     """
+    plan = make_plan(pairs, tokens, seed)
+    pool, batch = plan.position(first_batch)
 
-    def batches():
-        skip = first_batch
-        for epoch in itertools.count():
-            encoded = pairs.epoch(epoch)
-            plan = plan_batches(encoded.lengths, tokens, seed, epoch)
-            yield from _rows(encoded, plan[skip:])
-            skip = max(0, skip - len(plan))
+    def read(number):
+        found, sizes = plan.read(pairs, int(number))
+        return *_arrays(found), sizes
 
-    return _dataset(batches, sharding)
+    pools = (
+        tf.data.Dataset.range(pool, tf.int64.max)
+        .map(
+            lambda number: tf.numpy_function(
+                read, [number], [tf.int32, tf.int64] * 2 + [tf.int64]
+            )
+        )
+        .prefetch(1)
+    )
+    return _dataset(pools.flat_map(_batches).skip(batch), sharding)
 
 
 def evaluation_batches(
@@ -210,40 +207,44 @@ def evaluation_batches(
 
     Its elements are like those of `training_batches`.
     """
-    plan = plan_batches(encoded.lengths, tokens, seed=None)
-    return _dataset(lambda: _rows(encoded, plan), sharding)
+    order, sizes = cut_batches(encoded.lengths, _batch_count(encoded, tokens))
+    arrays = *_arrays(encoded.take(order[::-1])), sizes[::-1]
+    return _dataset(_batches(*map(tf.constant, arrays)), sharding)
 
 
-def _rows(encoded, plan) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields values and row lengths of both sides for each batch of a plan."""
+def _arrays(pairs):
+    """Returns values and lengths of both sides."""
+    for side in (pairs.source, pairs.target):
+        yield from (side.values.astype(np.int32), side.lengths)
+
+
+def _batches(source, source_lengths, target, target_lengths, sizes):
+    """Divides pairs into batches of consecutive rows."""
     sides = [
-        (side.values.numpy(), side.row_splits.numpy())
-        for side in (encoded.source, encoded.target)
+        tf.RaggedTensor.from_row_lengths(
+            tf.ensure_shape(values, [None]),
+            tf.ensure_shape(lengths, [None]),
+            validate=False,
+        )
+        for values, lengths in (
+            (source, source_lengths),
+            (target, target_lengths),
+        )
     ]
-    for rows in plan:
-        batch = []
-        for values, splits in sides:
-            pieces = [values[splits[i] : splits[i + 1]] for i in rows]
-            batch.append(np.concatenate(pieces))
-            batch.append(np.array([len(piece) for piece in pieces]))
-        yield tuple(batch)
+    ends = tf.cumsum(tf.ensure_shape(sizes, [None]))
+    return tf.data.Dataset.from_tensor_slices((ends - sizes, ends)).map(
+        lambda start, end: tuple(side[start:end] for side in sides)
+    )
 
 
 def _dataset(batches, sharding):
-    ragged = tf.TensorSpec((None,), tf.int32), tf.TensorSpec((None,), tf.int64)
-
-    def pieces(source, source_lengths, target, target_lengths):
-        return make_batch(
-            tf.RaggedTensor.from_row_lengths(source, source_lengths),
-            tf.RaggedTensor.from_row_lengths(target, target_lengths),
-            sharding,
-        )
-
+    """Makes batches of ragged rows, divides and prefetches them."""
     dataset = (
-        tf.data.Dataset.from_generator(
-            batches, output_signature=(*ragged, *ragged)
+        batches.map(
+            lambda source, target: make_batch(source, target, sharding),
+            num_parallel_calls=2,
+            deterministic=True,
         )
-        .map(pieces, num_parallel_calls=2, deterministic=True)
         .unbatch()
         .prefetch(8 * sharding.replicas)
     )

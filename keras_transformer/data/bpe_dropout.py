@@ -2,135 +2,156 @@
 
 SentencePiece can sample segmentations, too, but its random generator cannot be
 seeded, so a run could neither be repeated nor resumed. Here the samples depend
-on a seed and the number of the epoch.
+on a seed, the epoch, and the place of the sentence in it.
 """
 
-import array
 import random
-import re
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.config import END
-from keras_transformer.data.batches import EncodedPairs
-from keras_transformer.data.corpus import SentencePairs
+from keras_transformer.data.batches import TrainingPairs
+from keras_transformer.data.encoded_pairs import EncodedPairs, Rows, take_slices
 from keras_transformer.data.tokenizer import Tokenizer
 
-# Number of segmentations drawn for each word, from which epochs choose.
-SAMPLES = 16
+SAMPLES = 16  # segmentations of a word, from which each occurrence has one
+WORDS = 200_000  # whose segmentations are remembered
 
 
 class SampledPairs:
     """Holds sentence pairs whose word pieces change from epoch to epoch.
 
-    For each word `SAMPLES` segmentations are drawn once. An epoch chooses one
-    of them for each occurrence of the word. That takes memory and time at the
-    start for every distinct word, about 1 kB and 0.2 ms. It does not suit
-    languages that write no spaces.
+    Each word has `SAMPLES` segmentations, and each occurrence of the word has
+    one of them. They are drawn when they are needed and remembered, in bounded
+    memory. It does not suit languages that write no spaces.
 
     Args:
-        pairs: the text.
+        pairs: the pairs, in their usual segmentation.
         source_tokenizer, target_tokenizer: a `Tokenizer` each.
         rate: probability of leaving out a merge, in [0, 1).
         seed: seed of all sampling.
-        max_length: maximum number of tokens on a side, end token included.
-            Pairs whose usual segmentation is longer are dropped. A sentence
-            that sampling makes longer keeps its usual segmentation.
+        max_length: maximum number of tokens on a side, end token included. A
+            sentence that sampling makes longer keeps its usual segmentation.
     """
 
     def __init__(
         self,
-        pairs: SentencePairs,
+        pairs: TrainingPairs,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         rate: float,
         seed: int,
         max_length: int,
     ):
-        self.seed = seed
-        self.max_length = max_length
-        self.source = _Side(pairs.source, source_tokenizer, rate, seed)
-        self.target = _Side(pairs.target, target_tokenizer, rate, seed)
-        usual = [side.lengths(0) for side in (self.source, self.target)]
-        self.kept = np.flatnonzero(np.maximum(*usual) <= max_length)
+        self.pairs, self.seed, self.max_length = pairs, seed, max_length
+        self._source = _Words(source_tokenizer, rate, seed)
+        self._target = _Words(target_tokenizer, rate, seed)
 
     def __len__(self):
-        return len(self.kept)
+        return len(self.pairs)
 
-    def epoch(self, number: int) -> EncodedPairs:
-        """Returns the pairs with the segmentations of one epoch."""
-        rng = np.random.default_rng((self.seed, number))
+    @property
+    def target_tokens(self) -> int:
+        """The number of target tokens of an epoch in usual segmentation."""
+        return self.pairs.target_tokens
+
+    def read(self, rows: np.ndarray, epoch: int) -> EncodedPairs:
+        """Returns pairs of an epoch with the segmentations of that epoch."""
+        usual = self.pairs.read(rows, epoch)
+        rng = np.random.default_rng((self.seed, epoch, int(rows[0])))
         return EncodedPairs(
-            self.source.sample(rng, self.max_length, self.kept),
-            self.target.sample(rng, self.max_length, self.kept),
+            self._source.sample(usual.source, rng, self.max_length),
+            self._target.sample(usual.target, rng, self.max_length),
         )
 
 
-class _Side:
-    """Holds the sentences of one language as numbers of words.
+class _Words:
+    """Draws and remembers segmentations of the words of one language.
 
-    For each word it has the ids of the usual segmentation, followed by those
-    of all drawn segmentations.
+    The segmentations of a word depend on the word, the rate and the seed alone,
+    so that it does not matter which ones are remembered.
     """
 
-    def __init__(self, sentences, tokenizer, rate, seed):
-        words: dict[str, int] = {}  # the number of each distinct word
-        numbers, counts = array.array("i"), []
-        for sentence in sentences:
-            split = _words(sentence)
-            numbers.extend(words.setdefault(word, len(words)) for word in split)
-            counts.append(len(split))
-        self.words = np.array(numbers)
-        self.splits = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        merges = tokenizer.merges()
-        rng = random.Random(seed)
-        sizes, table = array.array("i"), array.array("i")
-        for word in words:
-            usual = segment(word, merges)
-            drawn = (segment(word, merges, rate, rng) for _ in range(SAMPLES))
-            for pieces in (usual, *drawn):
-                ids = tokenizer.ids(pieces)
-                sizes.append(len(ids))
-                table.extend(ids)
-        self.sizes, self.ids = np.array(sizes), np.array(table)
-        self.starts = np.cumsum(self.sizes) - self.sizes
+    def __init__(self, tokenizer, rate, seed):
+        self.tokenizer, self.rate, self.seed = tokenizer, rate, seed
+        self.merges = tokenizer.merges()
+        pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+        # A word begins with a mark; the end of a sentence is like a word.
+        self.begins = np.array([piece.startswith("▁") for piece in pieces])
+        self.begins[END] = True
+        self._forget()
 
-    def lengths(self, choices):
-        """Returns the number of tokens of each sentence, end token included.
+    def _forget(self):
+        self.numbers: dict[bytes, int] = {}
+        self.words: list[bytes] = []
+        self.ids = np.zeros(0, np.int32)  # of all remembered segmentations
+        # Of each segmentation; -1 if it is not drawn yet.
+        self.starts = np.full(0, -1)
+        self.sizes = np.zeros(0, np.int64)
 
-        `choices` has the number of a segmentation for each word; 0 is the
-        usual segmentation.
-        """
-        sizes = self.sizes[self.words * (1 + SAMPLES) + choices]
-        sums = np.concatenate([[0], np.cumsum(sizes)])
-        return np.diff(sums[self.splits]) + 1
+    def sample(self, usual: Rows, rng, max_length) -> Rows:
+        """Returns rows in which each word has a random segmentation."""
+        if len(self.words) > WORDS:
+            self._forget()
+        values = usual.values.astype(np.int32)
+        row_starts = np.cumsum(usual.lengths) - usual.lengths
+        begins = self.begins[values]
+        begins[row_starts] = True
+        places = np.flatnonzero(begins)
+        sizes = np.diff(places, append=len(values))
+        numbers = self._numbers(values, places, sizes)
+        chosen = numbers * SAMPLES + rng.integers(SAMPLES, size=len(numbers))
+        self._draw(chosen)
+        # Words of each row; too long a row keeps its usual words.
+        first_words = np.cumsum(begins)[row_starts] - 1
+        lengths = np.add.reduceat(self.sizes[chosen], first_words)
+        counts = np.diff(first_words, append=len(places))
+        keeps = np.repeat(lengths > max_length, counts)
+        starts = np.where(keeps, places + len(self.ids), self.starts[chosen])
+        sizes = np.where(keeps, sizes, self.sizes[chosen])
+        found = take_slices(np.concatenate([self.ids, values]), starts, sizes)
+        return Rows(found.values, np.add.reduceat(sizes, first_words))
 
-    def sample(self, rng, max_length, kept):
-        """Returns ragged ids of the sentences `kept`, randomly segmented."""
-        choices = rng.integers(1, 1 + SAMPLES, size=len(self.words))
-        long = self.lengths(choices) > max_length
-        choices[np.repeat(long, np.diff(self.splits))] = 0
-        chosen = self.words * (1 + SAMPLES) + choices
-        sizes = self.sizes[chosen]
-        # Piece j of a word is at offset j from the start of its segmentation.
-        offsets = np.arange(sizes.sum()) - np.repeat(
-            np.cumsum(sizes) - sizes, sizes
-        )
-        ids = self.ids[np.repeat(self.starts[chosen], sizes) + offsets]
-        rows = tf.RaggedTensor.from_row_lengths(ids, self.lengths(choices) - 1)
-        ends = tf.fill([rows.nrows(), 1], END)
-        return tf.gather(tf.concat([rows, ends], axis=1), kept)
+    def _numbers(self, values, places, sizes):
+        """Returns the number of each word, a new one for a new word."""
+        data, width = values.tobytes(), values.itemsize
+        get, numbers = self.numbers.get, np.empty(len(places), np.int64)
+        ends = ((places + sizes) * width).tolist()
+        for i, (start, end) in enumerate(
+            zip((places * width).tolist(), ends, strict=True)
+        ):
+            word = data[start:end]
+            number = get(word)
+            if number is None:
+                number = self.numbers[word] = len(self.words)
+                self.words.append(word)
+            numbers[i] = number
+        missing = len(self.words) * SAMPLES - len(self.starts)
+        self.starts = np.append(self.starts, np.full(missing, -1))
+        self.sizes = np.append(self.sizes, np.zeros(missing, np.int64))
+        return numbers
 
+    def _draw(self, chosen):
+        """Draws the segmentations that are not remembered."""
+        new = np.unique(chosen[self.starts[chosen] < 0])
+        drawn, end = [], len(self.ids)
+        for segmentation in new.tolist():
+            number, sample = divmod(segmentation, SAMPLES)
+            ids = self._segment(self.words[number], sample)
+            drawn.append(ids)
+            self.starts[segmentation] = end
+            self.sizes[segmentation] = len(ids)
+            end += len(ids)
+        self.ids = np.concatenate([self.ids, *drawn]).astype(np.int32)
 
-def _words(sentence):
-    """Splits a sentence into words as SentencePiece does.
-
-    It splits at spaces, puts a mark before each word, and splits before marks
-    that are in the text, except for those at its end.
-    """
-    marked = "".join("▁" + word for word in sentence.split(" ") if word)
-    return re.findall("▁[^▁]*", marked.rstrip("▁"))
+    def _segment(self, word, sample):
+        ids = np.frombuffer(word, np.int32)
+        if len(ids) == 1 and ids[0] == END:
+            return ids
+        text = self.tokenizer.text_of(ids)
+        rng = random.Random(f"{self.seed} {sample} {text}")
+        pieces = segment(text, self.merges, self.rate, rng)
+        return np.array(self.tokenizer.ids(pieces), np.int32)
 
 
 def segment(

@@ -1,22 +1,27 @@
-"""Loads sentence pairs: section 5.1 of the paper.
+"""Corpora by name: section 5.1 of the paper.
 
 The name of a corpus is `builtin`, `tfds:NAME` (a translation data set of
-TensorFlow Datasets, such as `tfds:wmt14_translate/de-en`), or a folder with
-parallel files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, one sentence per line.
+TensorFlow Datasets, such as `tfds:wmt14_translate/de-en`), or a folder. The
+folder has for each split one of
+
+- parallel files `SPLIT.LANGUAGE`, one sentence per line,
+- a table `SPLIT.tsv` with a column for each language, named in its first line;
+  numbers such as `1` and `2` name the columns of a table without names,
+- a table `SPLIT.parquet`, with a column for each language or one column
+  `translation` with a field for each.
+
+Text may be compressed (`.gz`, `.xz`, `.zst`), and a split may be divided into
+parts, `SPLIT-PART.LANGUAGE`, in the order of their names.
 """
 
-import contextlib
 import dataclasses
-import errno
-import gzip
-import io
+import itertools
 import os
-import pathlib
-import re
-import socket
-import urllib.parse
-import urllib.request
-import zlib
+from collections.abc import Iterable, Mapping
+
+from keras_transformer.data import table_files, text_files
+from keras_transformer.data.pair_stream import PairStream
+from keras_transformer.data.text_files import read_lines as read_lines
 
 SPLIT_NAMES = {
     "train": ("train",),
@@ -47,7 +52,7 @@ def load_pairs(
     target: str,
     data_dir: str | None = None,
 ) -> SentencePairs:
-    """Loads all pairs of one split.
+    """Loads all pairs of one split into memory.
 
     Args:
         corpus: "builtin", "tfds:NAME" or a folder, see above.
@@ -64,13 +69,63 @@ def load_pairs(
         ConnectionError: if the data cannot be downloaded.
         OSError: if the disk has no space to prepare the data.
     """
-    if corpus == "builtin":
-        return _from_tfds(
-            "keras_transformer_phrases", split, source, target, data_dir
+    pairs = list(open_corpus(corpus, split, source, target, data_dir))
+    return SentencePairs([pair[0] for pair in pairs], [p[1] for p in pairs])
+
+
+def open_corpus(
+    corpus: str | Iterable[Mapping],
+    split: str,
+    source: str,
+    target: str,
+    data_dir: str | None = None,
+) -> PairStream:
+    """Returns the pairs of one split as a stream.
+
+    Args:
+        corpus: as for `load_pairs`, or rows of a table: a data set of Hugging
+            Face, or another iterable of dictionaries that can be read again.
+            Rows are one split, so `split` is not used.
+        split, source, target, data_dir: as for `load_pairs`.
+
+    Raises:
+        ValueError: if the corpus, the split or a language does not exist.
+            Other errors of `load_pairs` are raised while the pairs are read.
+    """
+    if not isinstance(corpus, str):
+        return table_files.row_pairs(corpus, source, target)
+    if corpus == "builtin" or corpus.startswith("tfds:"):
+        from keras_transformer.data.tfds_corpus import tfds_pairs
+
+        name = corpus.removeprefix("tfds:")
+        name = "keras_transformer_phrases" if corpus == "builtin" else name
+        return tfds_pairs(name, split, source, target, data_dir)
+    return _folder_pairs(corpus, split, source, target)
+
+
+def _folder_pairs(folder, split, source, target):
+    if not os.path.isdir(folder):
+        raise ValueError(
+            'A corpus is "builtin", "tfds:NAME" or a folder. '
+            f"Received: corpus={folder!r}, which is no folder."
         )
-    if corpus.startswith("tfds:"):
-        return _from_tfds(corpus[5:], split, source, target, data_dir)
-    return _from_folder(corpus, split, source, target)
+    text_files.check_name_parts(split, source, target)
+    expected = []
+    for name, suffix in itertools.product(
+        SPLIT_NAMES.get(split, (split,)), (f".{source}", ".tsv", ".parquet")
+    ):
+        expected.append(name + suffix)
+        if paths := text_files.find(folder, name, suffix):
+            if suffix == ".tsv":
+                return table_files.tsv_pairs(paths, source, target)
+            if suffix == ".parquet":
+                return table_files.parquet_pairs(paths, source, target)
+            return text_files.parallel_pairs(folder, name, source, target)
+    raise ValueError(
+        f"No file for split {split!r}, language {source!r} in {folder!r}. "
+        f"Expected one of: {', '.join(expected)}; text may end in "
+        f"{', '.join(text_files.SUFFIXES)}. Name another split or language."
+    )
 
 
 def remove_unusable(pairs: SentencePairs) -> tuple[SentencePairs, int]:
@@ -83,166 +138,3 @@ def remove_unusable(pairs: SentencePairs) -> tuple[SentencePairs, int]:
     ]
     source, target = ([p[i] for p in kept] for i in (0, 1))
     return SentencePairs(source, target), len(pairs) - len(kept)
-
-
-# --- Files ---
-
-
-def read_lines(path: str | os.PathLike) -> list[str]:
-    r"""Reads the lines of a UTF-8 file, gzipped if its name ends in `.gz`.
-
-    Only `\n` ends a line: `str.splitlines` would also split at U+2028 and
-    other characters, and misalign the two sides. A carriage return at the end
-    of a line and a byte order mark at the start of the file are removed.
-
-    Raises:
-        ValueError: if the file does not exist, is damaged, or is not UTF-8.
-    """
-    path = pathlib.Path(path)
-    if not path.is_file():
-        raise ValueError(
-            "Expected a file of sentences, one per line. "
-            f"Received: path={str(path)!r}, which does not exist."
-        )
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(
-            f"Cannot read {str(path)!r}: {error}. Is the file complete?"
-        ) from error
-    if not data:
-        return []
-    lines = data.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
-    return [_decode(line, path, n) for n, line in enumerate(lines, start=1)]
-
-
-def _decode(line: bytes, path: pathlib.Path, number: int) -> str:
-    try:
-        return line.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"Line {number} of {str(path)!r} is not UTF-8: {error.reason}. "
-            "Convert the file, for example with `iconv -t utf-8`."
-        ) from error
-
-
-def _from_folder(folder, split, source, target):
-    if not os.path.isdir(folder):
-        raise ValueError(
-            'A corpus is "builtin", "tfds:NAME" or a folder. '
-            f"Received: corpus={folder!r}, which is no folder."
-        )
-    sides = [_side(folder, split, language) for language in (source, target)]
-    lines = [read_lines(path) for path in sides]
-    if len(lines[0]) != len(lines[1]):
-        raise ValueError(
-            "Parallel files must have the same number of lines. Received: "
-            f"{len(lines[0])} in {str(sides[0])!r}, "
-            f"{len(lines[1])} in {str(sides[1])!r}."
-        )
-    return SentencePairs(*lines)
-
-
-def _side(folder, split, language):
-    for part in (split, language):
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+", part):
-            raise ValueError(
-                "Splits and languages are made of letters, digits and `_.-`. "
-                f"Received: {part!r}"
-            )
-    names = [
-        f"{name}.{language}{suffix}"
-        for name in SPLIT_NAMES.get(split, (split,))
-        for suffix in ("", ".gz")
-    ]
-    for name in names:
-        path = pathlib.Path(folder, name)
-        if path.is_file():
-            return path
-    raise ValueError(
-        f"No file for split {split!r}, language {language!r} in {folder!r}. "
-        f"Expected one of: {', '.join(names)}. Name another split or language."
-    )
-
-
-# --- TensorFlow Datasets ---
-
-
-def _from_tfds(name, split, source, target, data_dir):
-    import tensorflow_datasets as tfds
-
-    # The import registers the builder under its name.
-    from keras_transformer.data.builtin import dataset as builtin  # noqa: F401
-
-    tfds.disable_progress_bar()
-    try:
-        builder = tfds.builder(name, data_dir=data_dir)
-    except (ValueError, ImportError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(
-            f"TensorFlow Datasets has no corpus {name!r}: {reason} "
-            "For a folder leave out the `tfds:`."
-        ) from error
-    for language in (source, target):
-        if language not in builder.info.features:
-            raise ValueError(
-                f"{name!r} has no language {language!r}. Expected one of: "
-                f"{', '.join(sorted(builder.info.features))}."
-            )
-    if not builder.is_prepared():
-        _require_network(name, builder)
-        print(f"Preparing {name} …")
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                builder.download_and_prepare()
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OSError(
-                    error.errno,
-                    f"The disk is full, {name!r} cannot be prepared. Free some "
-                    "space, or choose a folder on another disk with --data-dir",
-                    str(builder.data_dir),
-                ) from error
-            raise ConnectionError(_unreachable(name, str(error))) from error
-        except AssertionError as error:  # files must be downloaded by hand
-            raise ValueError(str(error)) from error
-    if split not in builder.info.splits and not re.search(r"[\[+]", split):
-        raise ValueError(
-            f"{name!r} has no split {split!r}. Expected one of: "
-            f"{', '.join(builder.info.splits)}, or a slice of one."
-        )
-    pairs = SentencePairs([], [])
-    for batch in tfds.as_numpy(
-        builder.as_dataset(split=split, batch_size=4096)
-    ):
-        pairs.source.extend(line.decode() for line in batch[source])
-        pairs.target.extend(line.decode() for line in batch[target])
-    return pairs
-
-
-def _require_network(name, builder):
-    """Raises a `ConnectionError` if a host of the data cannot be found.
-
-    The library would retry for minutes.
-    """
-    if urllib.request.getproxies():
-        return
-    urls = builder.url_infos or ()  # none for the built-in corpus
-    hosts = {urllib.parse.urlparse(url).hostname for url in urls}
-    for host in hosts - {None}:
-        try:
-            socket.getaddrinfo(host, None)
-        except OSError as error:
-            raise ConnectionError(
-                _unreachable(name, f"{host} cannot be found")
-            ) from error
-
-
-def _unreachable(name, reason):
-    return (
-        f"Cannot download {name!r}: {reason}. Prepare the data on a machine "
-        "with a network (`tfds build`) and pass its folder as --data-dir, "
-        "or use `--corpus FOLDER` or `--corpus builtin`."
-    )

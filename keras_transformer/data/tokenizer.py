@@ -1,6 +1,7 @@
 """Word pieces: byte-pair encoding with SentencePiece, in TensorFlow graphs."""
 
 import io
+import re
 from collections.abc import Iterable
 
 import sentencepiece
@@ -176,3 +177,11 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns pieces as SentencePiece writes them, to be read by people."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
+
+    def text_of(self, ids: Iterable[int]) -> str:
+        """Returns the text of pieces with the marks of spaces in it."""
+        text = b""
+        for piece in self.pieces(ids):
+            byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
+            text += bytes.fromhex(byte[1]) if byte else piece.encode()
+        return text.decode("utf-8", "replace")

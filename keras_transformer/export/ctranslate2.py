@@ -142,7 +142,12 @@ def _positions(embedding, length):
         return _array(embedding.position_embeddings)
     if embedding.positions is None:
         return np.zeros((length, embedding.d_model), "float32")
-    return _array(positional_encoding(np.arange(length), embedding.d_model))
+    if embedding.positions == "sinusoidal":
+        return _array(positional_encoding(np.arange(length), embedding.d_model))
+    raise ValueError(
+        "CTranslate2 has no such positions. "
+        f"Received: positions={embedding.positions!r}"
+    )
 
 
 def _attention(to, layer, name, groups):

@@ -20,8 +20,10 @@ def length_penalty(
 
     Beam search divides log-probabilities by the penalty. It stops early on
     the assumption that the penalty never falls as n grows. Keep that property
-    if you change the formula, and change `tests/paper.py` and the page of an
-    export, `export/export_readme.md`, with it.
+    if you change the formula; n is at least 1. The formula is also written in
+    `tests/paper.py` and `tests/test_conformance.py`, with known values in
+    `tests/test_decoding.py`; `export/export_readme.md`, `export/ctranslate2.py`
+    and the guides `decode_your_model.py` and `export_and_serve.py` describe it.
 
     Args:
         length: n, an integer or integer tensor.

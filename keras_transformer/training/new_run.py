@@ -4,19 +4,20 @@ import dataclasses
 import os
 import pathlib
 
+from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import TransformerConfig
-from keras_transformer.data.corpus import remove_unusable
-from keras_transformer.data.tokenizer import train_tokenizer
+from keras_transformer.data.prepared import (
+    PreparedCorpus,
+    is_prepared,
+    read_manifest,
+)
+from keras_transformer.data.settings import CorpusSettings
 from keras_transformer.processor import resolve_dtype_policy
+from keras_transformer.training import checkpoints
 from keras_transformer.training.models import load_model
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run, open_run, write_run
-from keras_transformer.training.split import (
-    encode_split,
-    fingerprint,
-    keep_splits,
-    read_pairs,
-)
+from keras_transformer.training.split import prepare_training_pairs, read_pairs
 
 # Fields of a config that may differ from the run whose weights are taken.
 ONLY_IN_TRAINING = {
@@ -24,6 +25,16 @@ ONLY_IN_TRAINING = {
     "attention_dropout_rate",
     "activation_dropout_rate",
     "initializer_scale",
+}
+
+# Fields of a recipe that are settled when its corpus is prepared.
+SETTLED = {
+    "source",
+    "target",
+    "train_split",
+    "vocab_size",
+    "shared_vocabulary",
+    "max_length",
 }
 
 
@@ -63,35 +74,66 @@ def start_run(
     initial = open_run(recipe.initial_run) if recipe.initial_run else None
     if initial:
         _check_fits(initial, config, recipe)
-    if recipe.test_split:
-        read_pairs(recipe, recipe.test_split)  # shows now whether it exists
-    validation = read_pairs(recipe, recipe.validation_split)
-    training = read_pairs(recipe, recipe.train_split)
-    if initial:
-        tokenizers = initial.source_tokenizer, initial.target_tokenizer
-    else:
-        tokenizers = _vocabularies(training, recipe)
-    splits = {
-        name: encode_split(pairs, name, *tokenizers, recipe.max_length)
-        for name, pairs in (
-            (recipe.train_split, training),
-            (recipe.validation_split, validation),
+    if is_prepared(recipe.corpus):
+        recipe = _with_settings_of(recipe.corpus, recipe)
+    for split in (recipe.validation_split, recipe.test_split):
+        if split:
+            read_pairs(recipe, split)  # shows now whether it exists
+    with folder_aside(folder) as aside:
+        pairs = _training_pairs(recipe, aside / "data", initial)
+        source, target = pairs.source_tokenizer, pairs.target_tokenizer
+        config = TransformerConfig.preset(
+            preset,
+            vocab_size=target.vocab_size,
+            source_vocab_size=(
+                None if recipe.shared_vocabulary else source.vocab_size
+            ),
+            **overrides,
         )
-    }
-    source, target = tokenizers
-    config = TransformerConfig.preset(
-        preset,
-        vocab_size=target.vocab_size,
-        source_vocab_size=(
-            None if recipe.shared_vocabulary else source.vocab_size
-        ),
-        **overrides,
-    )
-    data_fingerprint = fingerprint(splits[recipe.train_split].encoded)
-    run = Run(folder, config, recipe, source, target, data_fingerprint)
-    write_run(run, initial and load_model(initial))
-    keep_splits(run, splits)
+        run = Run(folder, config, recipe, source, target, pairs.digest)
+        write_run(run, aside)
+        if initial:
+            model = load_model(initial)
+            checkpoints.save(aside / "initial", model, step=0)
     return run
+
+
+def _with_settings_of(corpus, recipe):
+    """Returns the recipe with what was settled when a corpus was prepared."""
+    kept = read_manifest(corpus)["settings"]
+    settings = {}
+    for field in dataclasses.fields(CorpusSettings):
+        if field.name in SETTLED:
+            value = getattr(recipe, field.name)
+            if value not in (kept[field.name], field.default):
+                raise ValueError(
+                    "A prepared corpus keeps its settings. Received: "
+                    f"{field.name}={value!r}, {corpus!r} has "
+                    f"{kept[field.name]!r}. Leave it out, or prepare the "
+                    "corpus again."
+                )
+            settings[field.name] = kept[field.name]
+    return dataclasses.replace(recipe, **settings)
+
+
+def _training_pairs(recipe, folder, initial):
+    """Opens the prepared pairs of a recipe, or prepares them in a folder."""
+    tokenizers = initial and (
+        initial.source_tokenizer,
+        initial.target_tokenizer,
+    )
+    if not is_prepared(recipe.corpus):
+        return prepare_training_pairs(recipe, folder, tokenizers)
+    pairs = PreparedCorpus(recipe.corpus)
+    found = pairs.source_tokenizer, pairs.target_tokenizer
+    if initial and [t.model for t in tokenizers] != [t.model for t in found]:
+        raise ValueError(
+            "A run keeps the vocabulary of its initial run. Received: corpus="
+            f"{recipe.corpus!r}, which was prepared with another vocabulary "
+            f"than that of {str(initial.folder)!r}. Prepare it by "
+            "`keras-transformer prepare --vocabulary-of RUN`."
+        )
+    return pairs
 
 
 def _check_positions(config, recipe):
@@ -119,15 +161,3 @@ def _check_fits(initial, config, recipe):
                 f"Received: {name}={found[name]}, {str(initial.folder)!r} has "
                 f"{value}. Make them equal."
             )
-
-
-def _vocabularies(pairs, recipe):
-    """Learns the vocabularies of source and target."""
-    pairs, _ = remove_unusable(pairs)
-    if recipe.shared_vocabulary:
-        texts = [*pairs.source, *pairs.target]
-        return (train_tokenizer(texts, recipe.vocab_size),) * 2
-    return tuple(
-        train_tokenizer(side, recipe.vocab_size)
-        for side in (pairs.source, pairs.target)
-    )

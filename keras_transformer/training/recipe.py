@@ -3,12 +3,13 @@
 import dataclasses
 
 from keras_transformer.config import option_field
+from keras_transformer.data.settings import CorpusSettings
 from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
 from keras_transformer.processor import DTYPE_POLICIES
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Recipe(CorpusSettings):
     """Describes how a run is trained: everything but the shape of the model.
 
     The help of each field is what `keras-transformer train --help` prints.
@@ -19,46 +20,16 @@ class Recipe:
 
     corpus: str = option_field(
         "builtin",
-        "builtin, tfds:NAME, or a folder with SPLIT.LANGUAGE[.gz] files",
-    )
-    source: str = option_field("en", "source language")
-    target: str = option_field("de", "target language")
-    train_split: str = option_field(
-        "train", "split to train on", option="train", metavar="SPLIT"
-    )
-    validation_split: str = option_field(
-        "validation",
-        "split to score during training",
-        option="validation",
-        metavar="SPLIT",
-    )
-    test_split: str | None = option_field(
-        None,
-        "split to score when training has ended",
-        option="test",
-        metavar="SPLIT",
-    )
-    data_dir: str | None = option_field(
-        None, "folder of TensorFlow Datasets", metavar="FOLDER"
-    )
-    vocab_size: int = option_field(
-        8000, "size of the vocabulary in word pieces; section 5.1 has 37,000"
-    )
-    shared_vocabulary: bool = option_field(
-        True,
-        "learn one vocabulary for each language; section 3.4 shares one",
-        option="separate-vocabularies",
+        "builtin, tfds:NAME, a folder with files SPLIT.LANGUAGE, SPLIT.tsv or "
+        "SPLIT.parquet, or a folder made by prepare",
     )
     initial_run: str | None = option_field(
         None,
         "run to fine-tune: take its vocabulary and its weights",
         metavar="RUN",
     )
-    max_length: int = option_field(
-        256, "leave out pairs with more word pieces on a side"
-    )
     tokens_per_batch: int = option_field(
-        4096, "tokens of a batch on each side; section 5.1 has 25,000"
+        4096, "target tokens of a batch; section 5.1 has 25,000"
     )
     warmup_steps: int = option_field(4000, "steps of warm-up, section 5.3")
     learning_rate_scale: float = option_field(
@@ -113,9 +84,9 @@ class Recipe:
     average_checkpoints: int = option_field(
         5, "newest checkpoints to average at the end, section 6.1"
     )
-    seed: int = option_field(1, "seed of everything random")
 
     def __post_init__(self):
+        super().__post_init__()
         self._check(
             "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
         )
@@ -124,7 +95,6 @@ class Recipe:
         self._check(
             "learning_rate_scale", self.learning_rate_scale > 0, "positive"
         )
-        self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
         self._check(
             "dtype_policy",
             self.dtype_policy in DTYPE_POLICIES,
@@ -139,8 +109,6 @@ class Recipe:
             value = getattr(self, name)
             self._check(name, value is None or value > 0, "positive")
         for name in (
-            "vocab_size",
-            "max_length",
             "tokens_per_batch",
             "warmup_steps",
             "steps",
@@ -150,10 +118,3 @@ class Recipe:
             "average_checkpoints",
         ):
             self._check(name, getattr(self, name) >= 1, "at least 1")
-
-    def _check(self, name, holds, expected):
-        if not holds:
-            raise ValueError(
-                f"`{name}` must be {expected}. "
-                f"Received: {name}={getattr(self, name)}"
-            )

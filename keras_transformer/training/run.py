@@ -2,7 +2,8 @@
 
 `run.json` holds the model's shape, the recipe, and fingerprints of the
 training data and the vocabularies; beside it are the vocabularies
-`source.model` and `target.model`, `initial/` with the weights of another run if
+`source.model` and `target.model`, the prepared sentence pairs `data/` if they
+were not prepared before, `initial/` with the weights of another run if
 it began with these, `checkpoints/`, `log.jsonl`, the same as `logs/` for
 TensorBoard and as `training.png`, `starts.jsonl` with a line of versions and
 devices for each start of training, and in the end `weights.npz`, the weights
@@ -13,11 +14,9 @@ model, `train_run` trains it.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
-import shutil
 import time
 
 import keras
@@ -26,10 +25,11 @@ import tensorflow as tf
 
 import keras_transformer
 from keras_transformer import processor
-from keras_transformer.atomic_files import sync_folder, write_aside
+from keras_transformer.atomic_files import write_aside
 from keras_transformer.config import TransformerConfig
+from keras_transformer.data.prepared import is_prepared
+from keras_transformer.data.prepared import sha256 as sha256
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.training import checkpoints
 from keras_transformer.training.recipe import Recipe
 
 FORMAT = 1
@@ -45,7 +45,8 @@ class Run:
         recipe: how it is trained.
         source_tokenizer, target_tokenizer: its vocabularies, the same one if
             it is shared.
-        data_fingerprint: SHA-256 of the word pieces that it is trained on.
+        data_fingerprint: SHA-256 of the manifest of the prepared pairs that it
+            is trained on; in runs of version 0.1, of the pairs themselves.
     """
 
     folder: pathlib.Path
@@ -59,6 +60,13 @@ class Run:
     def initial(self) -> pathlib.Path:
         """The folder with the weights that the run began with, if any."""
         return self.folder / "initial"
+
+    @property
+    def data(self) -> pathlib.Path:
+        """The folder of the prepared pairs that it is trained on."""
+        if is_prepared(self.recipe.corpus):
+            return pathlib.Path(self.recipe.corpus)
+        return self.folder / "data"
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -123,40 +131,24 @@ def open_run(folder: str | os.PathLike) -> Run:
     )
 
 
-def write_run(run: Run, initial_model: keras.Model | None = None):
-    """Writes the folder of a new run, whole or not at all.
-
-    Args:
-        run: the run; its folder must not exist.
-        initial_model: whose weights it begins with. Defaults to none.
-    """
-    aside = run.folder.with_name(f".{run.folder.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)  # left by a killed process
-    aside.mkdir(parents=True)
-    try:
-        record = {
-            "format": FORMAT,
-            "keras_transformer": keras_transformer.__version__,
-            "transformer": run.config.to_dict(),
-            "recipe": dataclasses.asdict(run.recipe),
-            "source_vocabulary": sha256(run.source_tokenizer.model),
-            "target_vocabulary": sha256(run.target_tokenizer.model),
-            "training_data": run.data_fingerprint,
-        }
-        for name, data in (
-            ("run.json", (json.dumps(record, indent=2) + "\n").encode()),
-            ("source.model", run.source_tokenizer.model),
-            ("target.model", run.target_tokenizer.model),
-        ):
-            with write_aside(aside / name) as file:
-                file.write(data)
-        if initial_model is not None:
-            checkpoints.save(aside / "initial", initial_model, step=0)
-        os.rename(aside, run.folder)
-        sync_folder(run.folder.parent)
-    except BaseException:
-        shutil.rmtree(aside)
-        raise
+def write_run(run: Run, folder: pathlib.Path):
+    """Writes the record of a run and its vocabularies to a folder."""
+    record = {
+        "format": FORMAT,
+        "keras_transformer": keras_transformer.__version__,
+        "transformer": run.config.to_dict(),
+        "recipe": dataclasses.asdict(run.recipe),
+        "source_vocabulary": sha256(run.source_tokenizer.model),
+        "target_vocabulary": sha256(run.target_tokenizer.model),
+        "training_data": run.data_fingerprint,
+    }
+    for name, data in (
+        ("source.model", run.source_tokenizer.model),
+        ("target.model", run.target_tokenizer.model),
+        ("run.json", (json.dumps(record, indent=2) + "\n").encode()),
+    ):
+        with write_aside(folder / name) as file:
+            file.write(data)
 
 
 def wait_for_run(folder: str | os.PathLike, seconds: int = 24 * 3600):
@@ -165,12 +157,21 @@ def wait_for_run(folder: str | os.PathLike, seconds: int = 24 * 3600):
     Raises:
         TimeoutError: if it does not come.
     """
+    wait_for_file(pathlib.Path(folder, "run.json"), seconds)
+
+
+def wait_for_file(path: pathlib.Path, seconds: int = 24 * 3600):
+    """Waits until a file is there, which the first worker writes.
+
+    Raises:
+        TimeoutError: if it does not come.
+    """
     for _ in range(seconds):
-        if pathlib.Path(folder, "run.json").exists():
+        if path.exists():
             return
         time.sleep(1)
     raise TimeoutError(
-        f"The first worker has not started {str(folder)!r} in {seconds} s. Is "
+        f"The first worker has not written {str(path)!r} in {seconds} s. Is "
         "the folder on a file system that all workers share?"
     )
 
@@ -196,8 +197,3 @@ def record_start(run: Run, dtype_policy: str, devices: int):
     }
     with open(run.folder / "starts.jsonl", "a") as file:
         file.write(json.dumps(record) + "\n")
-
-
-def sha256(data: bytes) -> str:
-    """Returns the SHA-256 of bytes in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()

@@ -1,19 +1,31 @@
-"""The sentence pairs of a run, loaded from its corpus: section 5.1."""
+"""The sentence pairs of a run: section 5.1.
+
+Training pairs are read from a prepared corpus. The pairs of other splits, which
+are few, are loaded as text.
+"""
 
 import dataclasses
 import hashlib
+import os
 import weakref
 
-from keras_transformer.data.batches import EncodedPairs, encode_pairs
+import numpy as np
+
+from keras_transformer.data.batches import TrainingPairs
 from keras_transformer.data.bpe_dropout import SampledPairs
 from keras_transformer.data.corpus import (
     SentencePairs,
     load_pairs,
     remove_unusable,
 )
+from keras_transformer.data.encoded_pairs import EncodedPairs, encode_pairs
+from keras_transformer.data.preparation_job import total_left_out
+from keras_transformer.data.prepare import prepare
+from keras_transformer.data.prepared import MANIFEST, PreparedCorpus
+from keras_transformer.data.settings import CorpusSettings, Preparation
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.run import Run
+from keras_transformer.training.run import Run, wait_for_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,19 +54,8 @@ def load_split(run: Run, name: str) -> Split:
     """
     splits = _loaded.setdefault(run, {})
     if name not in splits:
-        splits[name] = encode_split(
-            read_pairs(run.recipe, name),
-            name,
-            run.source_tokenizer,
-            run.target_tokenizer,
-            run.recipe.max_length,
-        )
+        splits[name] = _encode_split(run, read_pairs(run.recipe, name), name)
     return splits[name]
-
-
-def keep_splits(run: Run, splits: dict[str, Split]):
-    """Keeps splits that are loaded already, for `load_split`."""
-    _loaded[run] = splits
 
 
 def read_pairs(recipe: Recipe, split: str) -> SentencePairs:
@@ -64,50 +65,74 @@ def read_pairs(recipe: Recipe, split: str) -> SentencePairs:
     )
 
 
-def encode_split(
-    pairs: SentencePairs,
-    name: str,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    max_length: int,
-) -> Split:
-    """Encodes the pairs of a split and prints what was left out.
-
-    Raises:
-        ValueError: if no pair is left.
-    """
+def _encode_split(run, pairs, name):
     pairs, blank = remove_unusable(pairs)
-    encoded, long = encode_pairs(
-        pairs, source_tokenizer, target_tokenizer, max_length
+    encoded = encode_pairs(
+        pairs.source, pairs.target, run.source_tokenizer, run.target_tokenizer
     )
+    most = run.recipe.max_length
+    fits = (encoded.lengths <= most).all(axis=1)
+    encoded = encoded.take(np.flatnonzero(fits))
+    long = int((~fits).sum())
     print(
         f"{name}: {len(encoded):,} pairs; left out {blank:,} blank "
-        f"and {long:,} longer than {max_length} word pieces."
+        f"and {long:,} longer than {most} word pieces."
     )
     if not len(encoded):
         raise ValueError(
             f"Split {name!r} has no pair left. Received: "
-            f"{blank} blank, {long} longer than max_length={max_length}."
+            f"{blank} blank, {long} longer than max_length={most}."
         )
     return Split(pairs, encoded)
 
 
-def load_training_pairs(run: Run) -> EncodedPairs | SampledPairs:
-    """Loads what a run is trained on, epoch by epoch.
+def prepare_training_pairs(
+    recipe: Recipe,
+    folder: str | os.PathLike,
+    tokenizers: tuple[Tokenizer, Tokenizer] | None,
+) -> PreparedCorpus:
+    """Prepares the training pairs of a recipe whose corpus is not prepared."""
+    fields = dataclasses.fields(CorpusSettings)
+    settings = {field.name: getattr(recipe, field.name) for field in fields}
+    found = prepare(
+        recipe.corpus,
+        folder,
+        Preparation(**settings),
+        tokenizers=tokenizers,
+        evaluation={},  # is loaded as text
+    )
+    print(
+        f"{recipe.train_split}: {len(found):,} pairs; left out: "
+        f"{total_left_out(found.manifest)}."
+    )
+    return found
+
+
+def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
+    """Opens what a run is trained on.
+
+    Args:
+        run: the run.
+        is_first: whether this is the first worker. It prepares the corpus of a
+            run of version 0.1, which kept none.
 
     Raises:
         ValueError: if the data is not what the run began with.
     """
-    split = load_split(run, run.recipe.train_split)
-    if fingerprint(split.encoded) != run.data_fingerprint:
+    if not run.data.exists() and is_first:
+        tokenizers = run.source_tokenizer, run.target_tokenizer
+        prepare_training_pairs(run.recipe, run.data, tokenizers)
+    wait_for_file(run.data / MANIFEST)
+    pairs = PreparedCorpus(run.data)
+    if pairs.digest != run.data_fingerprint != _earlier_digest(pairs):
         raise ValueError(
             f"The training data of {str(run.folder)!r} has changed since the "
             "run began. Restore the corpus, or start a new run."
         )
     if not run.recipe.bpe_dropout:
-        return split.encoded
+        return pairs
     return SampledPairs(
-        split.pairs,
+        pairs,
         run.source_tokenizer,
         run.target_tokenizer,
         run.recipe.bpe_dropout,
@@ -116,10 +141,11 @@ def load_training_pairs(run: Run) -> EncodedPairs | SampledPairs:
     )
 
 
-def fingerprint(encoded: EncodedPairs) -> str:
-    """Returns the SHA-256 of the ids: other data, another fingerprint."""
+def _earlier_digest(pairs):
+    """Returns the SHA-256 of all ids, which runs of version 0.1 recorded."""
     digest = hashlib.sha256()
-    for side in (encoded.source, encoded.target):
-        digest.update(side.row_lengths().numpy().tobytes())
-        digest.update(side.values.numpy().tobytes())
+    everything = pairs.read(np.arange(len(pairs)), epoch=0)
+    for side in (everything.source, everything.target):
+        digest.update(side.lengths.tobytes())
+        digest.update(side.values.astype(np.int32).tobytes())
     return digest.hexdigest()

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.inference import evaluation
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.lock import lock
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
 from keras_transformer.training.callbacks import training_callbacks
@@ -19,7 +20,6 @@ from keras_transformer.training.distribution import (
     default_strategy,
     sharding_of,
 )
-from keras_transformer.training.lock import lock
 from keras_transformer.training.loop import Loop
 from keras_transformer.training.models import load_model, make_model
 from keras_transformer.training.progress import resume
@@ -67,9 +67,13 @@ def train(
     strategy = strategy or default_strategy()
     sharding = sharding_of(strategy, recipe.gradient_accumulation_steps)
     is_first = sharding.worker == 0
-    with lock(run.folder) if is_first else contextlib.nullcontext():
+    with (
+        lock(run.folder, "train a run")
+        if is_first
+        else contextlib.nullcontext()
+    ):
         # Word pieces of the corpus
-        pairs = load_training_pairs(run)
+        pairs = load_training_pairs(run, is_first)
         validation = load_split(run, recipe.validation_split)
 
         # Model, and how far it is

@@ -1,4 +1,4 @@
-"""A lock on the folder of a run, so that only one process trains it."""
+"""A lock on a folder, so that only one process works in it."""
 
 import contextlib
 import os
@@ -12,10 +12,14 @@ except ImportError:  # the system has no such locks
 
 
 @contextlib.contextmanager
-def lock(folder: str | os.PathLike) -> Iterator[None]:
-    """Holds the lock of a run's folder.
+def lock(folder: str | os.PathLike, purpose: str) -> Iterator[None]:
+    """Holds the lock of a folder.
 
     The system releases the lock when the process ends, even if it is killed.
+
+    Args:
+        folder: the folder.
+        purpose: what it is locked for, such as "train a run".
 
     Raises:
         ValueError: if another process holds the lock.
@@ -28,8 +32,8 @@ def lock(folder: str | os.PathLike) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(
-                "Only one process may train a run. Received: "
-                f"{str(folder)!r}, which another process is training. Wait for "
+                f"Only one process may {purpose}. Received: "
+                f"{str(folder)!r}, in which another process works. Wait for "
                 "that process, or stop it."
             ) from error
         except OSError:

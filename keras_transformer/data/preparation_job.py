@@ -1,0 +1,271 @@
+"""What is prepared, and the folder that it is written to, whole or not at all.
+
+`prepare` and `beam_prepare` both begin with a job and end with its manifest.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import sentencepiece
+import tensorflow_text
+
+import keras_transformer
+from keras_transformer.atomic_files import (
+    make_folder,
+    remove_folder,
+    sync_folder,
+    write_aside,
+)
+from keras_transformer.data.corpus import open_corpus
+from keras_transformer.data.pair_stream import PairStream
+from keras_transformer.data.prepared import FORMAT, MANIFEST, SIDES, sha256
+from keras_transformer.data.settings import Preparation
+from keras_transformer.data.shards import REASONS, Block, read_blocks
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.lock import lock
+
+Corpus = str | Iterable[Mapping]
+Tokenizers = tuple[Tokenizer, Tokenizer]
+# In the temporary folder: which job it belongs to, and what was learned first.
+RECORD, SURVEY = "job.json", "survey.npz"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """Describes what is prepared.
+
+    Args:
+        folder: to write to.
+        settings: a `Preparation`.
+        names: of the corpora.
+        streams: the pairs of each corpus.
+        weights: how often an epoch has the pairs of each corpus.
+        tokenizers: vocabularies of source and target, or `None` to learn them.
+        evaluation: the pairs of the splits for evaluation, by name.
+    """
+
+    folder: pathlib.Path
+    settings: Preparation
+    names: list[str]
+    streams: list[PairStream]
+    weights: list[float]
+    tokenizers: Tokenizers | None
+    evaluation: dict[str, PairStream]
+
+    @property
+    def digest(self) -> str:
+        """Tells jobs apart: other data or settings, another digest."""
+        streams = [*self.streams, *self.evaluation.values()]
+        description = {
+            "format": FORMAT,
+            "settings": dataclasses.asdict(self.settings),
+            "data": [stream.identity for stream in streams],
+            "evaluation": list(self.evaluation),
+            "weights": self.weights,
+            "versions": _versions(),
+            "vocabularies": [sha256(t.model) for t in self.tokenizers or ()],
+        }
+        return sha256(json.dumps(description, sort_keys=True).encode())
+
+    def blocks(self) -> Iterator[Block]:
+        """Yields the blocks of all corpora."""
+        for corpus, stream in enumerate(self.streams):
+            yield from read_blocks(corpus, stream)
+
+
+def make_job(
+    corpora: Corpus | Sequence[Corpus],
+    folder: str | os.PathLike,
+    settings: Preparation,
+    weights: Sequence[float] | None = None,
+    tokenizers: Tokenizers | None = None,
+    evaluation: Mapping[str, Corpus] | None = None,
+) -> Job:
+    """Checks the arguments of `prepare` and opens the corpora.
+
+    Raises:
+        ValueError: if an argument does not fit, or a corpus does not exist.
+    """
+    folder = pathlib.Path(folder)
+    if folder.exists():
+        raise ValueError(
+            "The folder of a prepared corpus must not exist. "
+            f"Received: {str(folder)!r}. Name another, or remove it."
+        )
+    if isinstance(corpora, str) or not isinstance(corpora, Sequence):
+        corpora = [corpora]
+    weights = [1.0] * len(corpora) if weights is None else list(weights)
+    if len(weights) != len(corpora) or min(weights, default=0) <= 0:
+        raise ValueError(
+            "Each corpus has a positive weight. "
+            f"Received: {len(corpora)} corpora, weights={weights}"
+        )
+
+    def opened(corpus, split):
+        languages = settings.source, settings.target
+        return open_corpus(corpus, split, *languages, settings.data_dir)
+
+    if evaluation is None:
+        evaluation = {"validation": corpora[0], "test": corpora[0]}
+    splits = {
+        "validation": settings.validation_split,
+        "test": settings.test_split,
+    }
+    return Job(
+        folder,
+        settings,
+        [c if isinstance(c, str) else type(c).__name__ for c in corpora],
+        [opened(corpus, settings.train_split) for corpus in corpora],
+        weights,
+        tokenizers,
+        {
+            name: opened(corpus, splits[name])
+            for name, corpus in evaluation.items()
+            if splits[name]
+        },
+    )
+
+
+@contextlib.contextmanager
+def temporary_folder(job: Job) -> Iterator[pathlib.Path]:
+    """Holds the folder in which a job is done, with what is done already.
+
+    The folder stays if the process is stopped or the disk is full, so that the
+    same job can go on. It is emptied for another job.
+    """
+    folder = job.folder.with_name(f".{job.folder.name}.preparing")
+    above = make_folder(folder)
+    with lock(folder, "prepare a corpus"):
+        record = folder / RECORD
+        if not record.exists() or record.read_text() != job.digest:
+            for path in folder.iterdir():
+                if path.name != ".lock":
+                    path.unlink()
+            with write_aside(record) as file:
+                file.write(job.digest.encode())
+        try:
+            yield folder
+        except ValueError:  # the same job would fail again
+            remove_folder(folder, above)
+            raise
+
+
+def finish(
+    job: Job,
+    folder: pathlib.Path,
+    shards: Sequence[dict[str, Any]],
+    tokenizers: Tokenizers,
+) -> None:
+    """Writes what is still missing, and gives the folder its name.
+
+    Args:
+        job: the job.
+        folder: of `temporary_folder`, with all shards.
+        shards: the records of `make_shard`.
+        tokenizers: of source and target.
+
+    Raises:
+        ValueError: if no pair is left.
+    """
+    manifest = _manifest(job, shards, tokenizers)
+    if not any(shard["pairs"] for shard in shards):
+        left_out = total_left_out(manifest)
+        raise ValueError(
+            f"Split {job.settings.train_split!r} has no pair left. "
+            f"Left out: {left_out}, max_length={job.settings.max_length}."
+        )
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        with write_aside(folder / f"{side}.model") as file:
+            file.write(tokenizer.model)
+    temporary = [folder / RECORD, folder / SURVEY]
+    temporary += [folder / f"{shard['name']}.json" for shard in shards]
+    for name, stream in job.evaluation.items():
+        manifest["evaluation"][name] = _write_text(job, folder, name, stream)
+    with write_aside(folder / MANIFEST) as file:
+        file.write((json.dumps(manifest, indent=1) + "\n").encode())
+    for path in temporary:
+        path.unlink(missing_ok=True)
+    (folder / ".lock").unlink(missing_ok=True)
+    os.rename(folder, job.folder)
+    sync_folder(job.folder.parent)
+
+
+def _manifest(job, shards, tokenizers):
+    corpora = []
+    for number, name in enumerate(job.names):
+        mine = [s for s in shards if s["name"].startswith(f"pairs-{number}-")]
+        corpora.append(
+            {
+                "corpus": name,
+                "weight": job.weights[number],
+                "pairs_read": sum(s["pairs_read"] for s in mine),
+                "left_out": {
+                    reason: sum(s["left_out"][reason] for s in mine)
+                    for reason in REASONS
+                },
+                "pairs": sum(s["pairs"] for s in mine),
+                "shards": [
+                    {
+                        key: value
+                        for key, value in shard.items()
+                        if key not in ("pairs_read", "left_out")
+                    }
+                    for shard in mine
+                ],
+            }
+        )
+    return {
+        "format": FORMAT,
+        "versions": _versions(),
+        "settings": dataclasses.asdict(job.settings),
+        "vocabularies": {
+            side: sha256(tokenizer.model)
+            for side, tokenizer in zip(SIDES, tokenizers, strict=True)
+        },
+        "evaluation": {},
+        "corpora": corpora,
+    }
+
+
+def total_left_out(manifest: Mapping[str, Any]) -> str:
+    """Returns how many pairs were left out for which reason, in words."""
+    counts = {
+        reason: sum(c["left_out"][reason] for c in manifest["corpora"])
+        for reason in REASONS
+    }
+    found = [
+        f"{count:,} {reason.replace('_', ' ')}"
+        for reason, count in counts.items()
+        if count
+    ]
+    return ", ".join(found) or "none"
+
+
+def _versions():
+    return {
+        "keras_transformer": keras_transformer.__version__,
+        "sentencepiece": sentencepiece.__version__,
+        "tensorflow_text": tensorflow_text.__version__,
+    }
+
+
+def _write_text(job, folder, name, stream):
+    """Writes a split as parallel files; returns its number of pairs."""
+    languages = job.settings.source, job.settings.target
+    sides = (folder / f"{name}.{language}" for language in languages)
+    count = 0
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(write_aside(path)) for path in sides]
+        for pair in stream:
+            count += 1
+            for file, text in zip(files, pair, strict=True):
+                # A line break in a sentence would shift the lines after it.
+                line = re.sub(r"[\r\n]+", " ", text)
+                file.write(f"{line}\n".encode())
+    return count

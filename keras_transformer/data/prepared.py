@@ -1,0 +1,232 @@
+"""Prepared corpora: encoded sentence pairs on disk, read in any order.
+
+`manifest.json` says what was read, what was left out, and the checksum of each
+file. The pairs are in shards of two NumPy files: `NAME.tokens.npy` has the ids
+of all sentences one after another, `NAME.rows.npy` `(N + 1, 2)` has the places
+in it where source and target of each pair begin. Beside them are the
+vocabularies `source.model` and `target.model` and the text of the other splits.
+
+NumPy maps these files into memory, so a pair costs no memory until it is read.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import mmap
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.data.encoded_pairs import EncodedPairs, Rows, take_slices
+from keras_transformer.data.tokenizer import Tokenizer
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+KINDS = ("tokens", "rows")
+SIDES = ("source", "target")
+
+
+class PreparedCorpus:
+    """Holds the training pairs of a folder that `prepare` wrote.
+
+    An epoch has every pair of a corpus as often as the weight of the corpus
+    says. Where the weight is not a whole number, a part of the pairs comes once
+    more, another part in each epoch.
+
+    Args:
+        folder: of the prepared corpus. Each file is compared with its checksum.
+
+    Raises:
+        ValueError: if it is no such folder, or a file is missing or damaged.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = pathlib.Path(folder)
+        self.manifest = read_manifest(self.folder)
+        self._check_files()
+        self.source_tokenizer, self.target_tokenizer = (
+            Tokenizer((self.folder / f"{side}.model").read_bytes())
+            for side in SIDES
+        )
+        self._corpora = [
+            _Corpus(self.folder, record) for record in self.manifest["corpora"]
+        ]
+        self._ends = np.cumsum([len(corpus) for corpus in self._corpora])
+
+    def __len__(self):
+        return int(self._ends[-1])
+
+    @property
+    def target_tokens(self) -> int:
+        """The number of target tokens of an epoch, end tokens included."""
+        return round(sum(corpus.target_tokens for corpus in self._corpora))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the manifest: another corpus has another digest."""
+        return sha256((self.folder / MANIFEST).read_bytes())
+
+    def read(self, rows: np.ndarray, epoch: int) -> EncodedPairs:
+        """Returns the pairs of an epoch with these numbers, in this order."""
+        owners = np.searchsorted(self._ends, rows, side="right")
+        parts, places = [], []
+        for i in np.unique(owners):
+            mine = np.flatnonzero(owners == i)
+            local = rows[mine] - self._ends[i] + len(self._corpora[i])
+            for found, order in self._corpora[i].read(local, epoch):
+                parts.append(found)
+                places.append(mine[order])
+        joined = EncodedPairs(
+            *(
+                _joined([getattr(part, side) for part in parts])
+                for side in SIDES
+            )
+        )
+        return joined.take(np.argsort(np.concatenate(places)))
+
+    def _check_files(self):
+        """Compares all files with their checksums."""
+        files = {
+            f"{side}.model": self.manifest["vocabularies"][side]
+            for side in SIDES
+        }
+        for record in self.manifest["corpora"]:
+            for shard in record["shards"]:
+                for kind in KINDS:
+                    name = f"{shard['name']}.{kind}.npy"
+                    files[name] = shard["sha256"][kind]
+
+        def check(name):
+            path = self.folder / name
+            try:
+                with open(path, "rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise ValueError(
+                    f"Cannot read {str(path)!r} of a prepared corpus: "
+                    f"{error.strerror}. Prepare it again."
+                ) from error
+            if found != files[name]:
+                raise ValueError(
+                    f"{str(path)!r} is damaged: expected SHA-256 "
+                    f"{files[name][:12]}…, received {found[:12]}…. Prepare the "
+                    "corpus again."
+                )
+
+        # Hashing releases the interpreter: two threads take half the time.
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(check, files))
+
+
+class _Corpus:
+    """Holds one corpus of a mixture."""
+
+    def __init__(self, folder, record):
+        self._shards = [
+            _Shard(folder, shard)
+            for shard in record["shards"]
+            if shard["pairs"]
+        ]
+        self._ends = np.cumsum(
+            [shard["pairs"] for shard in record["shards"] if shard["pairs"]]
+        )
+        self._pairs = int(self._ends[-1]) if len(self._ends) else 0
+        self._weight = record["weight"]
+        self.target_tokens = self._weight * sum(
+            shard["target_tokens"] for shard in record["shards"]
+        )
+
+    def __len__(self):
+        return round(self._weight * self._pairs)
+
+    def read(self, rows, epoch):
+        """Yields pairs of a shard and their places among `rows`."""
+        rows = self._drawn(rows, epoch)
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for i in np.unique(owners):
+            mine = np.flatnonzero(owners == i)
+            shard = self._shards[i]
+            yield shard.read(rows[mine] - self._ends[i] + shard.pairs), mine
+
+    def _drawn(self, rows, epoch):
+        """Returns the pairs behind the rows of an epoch.
+
+        The rows of each whole copy of the corpus are its pairs in their order.
+        The last copy, which is not whole, has the first pairs of an order that
+        differs in each epoch.
+        """
+        copies, rows = np.divmod(rows, self._pairs)
+        partial = copies == len(self) // self._pairs
+        shuffled = tf.random.experimental.index_shuffle(
+            rows, (epoch, self._pairs), self._pairs - 1
+        )
+        return np.where(partial, shuffled.numpy(), rows)
+
+
+class _Shard:
+    """Reads pairs from the two files of a shard."""
+
+    def __init__(self, folder, record):
+        self.pairs = record["pairs"]
+        self._tokens, self._rows = (
+            np.load(folder / f"{record['name']}.{kind}.npy", mmap_mode="r")
+            for kind in KINDS
+        )
+
+    def read(self, rows):
+        """Returns the pairs with these numbers, in this order."""
+        starts, ends = self._rows[rows], self._rows[rows + 1]
+        middle = starts[:, 1]
+        found = EncodedPairs(
+            take_slices(self._tokens, starts[:, 0], middle - starts[:, 0]),
+            take_slices(self._tokens, middle, ends[:, 0] - middle),
+        )
+        # What was read stays in the system's cache and leaves this process.
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for array in (self._tokens, self._rows):
+                array.base.madvise(mmap.MADV_DONTNEED)
+        return found
+
+
+def _joined(sides):
+    return Rows(
+        np.concatenate([side.values for side in sides]),
+        np.concatenate([side.lengths for side in sides]),
+    )
+
+
+def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
+    """Returns the manifest of a prepared corpus.
+
+    Raises:
+        ValueError: if the folder has none, or one of another version.
+    """
+    path = pathlib.Path(folder, MANIFEST)
+    try:
+        manifest = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"Not a prepared corpus: {str(folder)!r} has no {MANIFEST}. Make "
+            "one by `keras-transformer prepare CORPUS FOLDER`."
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
+    if manifest.get("format") != FORMAT:
+        raise ValueError(
+            f"{str(folder)!r} has format {manifest.get('format')!r}, this "
+            f"version reads format {FORMAT}. Prepare the corpus again."
+        )
+    return manifest
+
+
+def is_prepared(corpus: str) -> bool:
+    """Returns whether the name of a corpus is a folder made by `prepare`."""
+    return pathlib.Path(corpus, MANIFEST).is_file()
+
+
+def sha256(data: bytes) -> str:
+    """Returns the SHA-256 of bytes in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

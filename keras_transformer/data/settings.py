@@ -1,0 +1,95 @@
+"""Settings of a corpus: what is read, and how it is cleaned and encoded."""
+
+import dataclasses
+
+from keras_transformer.config import option_field
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusSettings:
+    """Describes the sentence pairs of a corpus and their vocabulary.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    source: str = option_field("en", "source language")
+    target: str = option_field("de", "target language")
+    train_split: str = option_field(
+        "train", "split to train on", option="train", metavar="SPLIT"
+    )
+    validation_split: str = option_field(
+        "validation",
+        "split to score during training",
+        option="validation",
+        metavar="SPLIT",
+    )
+    test_split: str | None = option_field(
+        None,
+        "split to score when training has ended",
+        option="test",
+        metavar="SPLIT",
+    )
+    data_dir: str | None = option_field(
+        None, "folder of TensorFlow Datasets", metavar="FOLDER"
+    )
+    vocab_size: int = option_field(
+        8000, "size of the vocabulary in word pieces; section 5.1 has 37,000"
+    )
+    shared_vocabulary: bool = option_field(
+        True,
+        "learn one vocabulary for each language; section 3.4 shares one",
+        option="separate-vocabularies",
+    )
+    max_length: int = option_field(
+        256, "leave out pairs with more word pieces on a side"
+    )
+    seed: int = option_field(1, "seed of everything random")
+
+    def __post_init__(self):
+        self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
+        for name in ("vocab_size", "max_length"):
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+
+    def _check(self, name, holds, expected):
+        if not holds:
+            raise ValueError(
+                f"`{name}` must be {expected}. "
+                f"Received: {name}={getattr(self, name)}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation(CorpusSettings):
+    """Describes how a corpus is prepared for training.
+
+    The help of each field is what `keras-transformer prepare --help` prints.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    max_length_ratio: float | None = option_field(
+        None,
+        "leave out pairs with more than X times as many word pieces on one "
+        "side as on the other",
+    )
+    drop_duplicates: bool = option_field(
+        False, "leave out pairs that were there before"
+    )
+    drop_identical: bool = option_field(
+        False, "leave out pairs that are the same on both sides"
+    )
+    vocabulary_pairs: int = option_field(
+        500_000, "pairs that the vocabulary is learned from, drawn by the seed"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        ratio = self.max_length_ratio
+        self._check(
+            "max_length_ratio", ratio is None or ratio >= 1, "at least 1"
+        )
+        self._check(
+            "vocabulary_pairs", self.vocabulary_pairs >= 1, "at least 1"
+        )

@@ -1,0 +1,215 @@
+"""The steps of preparing a corpus: functions of one block of sentence pairs.
+
+A block becomes a shard, whatever else is prepared, in whatever order and on
+whatever machine. `prepare` calls these functions one after another,
+`beam_prepare` on many machines.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.atomic_files import write_aside
+from keras_transformer.data.encoded_pairs import EncodedPairs, encode_pairs
+from keras_transformer.data.pair_stream import Pair
+from keras_transformer.data.prepared import KINDS, sha256
+from keras_transformer.data.settings import Preparation
+from keras_transformer.data.tokenizer import Tokenizer
+
+BLOCK = 100_000  # pairs
+
+# Why a pair is left out, in the order in which it is looked for.
+REASONS = ("blank", "identical", "duplicate", "too_long", "length_ratio")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Holds consecutive pairs of a corpus.
+
+    Args:
+        corpus: number of the corpus among those that are prepared together.
+        number: number of the block in its corpus.
+        pairs: the text.
+    """
+
+    corpus: int
+    number: int
+    pairs: list[Pair]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Tells blocks apart and orders them."""
+        return self.corpus, self.number
+
+
+def shard_name(key: tuple[int, int]) -> str:
+    """Returns the name of the shard of a block."""
+    return f"pairs-{key[0]}-{key[1]:05d}"
+
+
+def read_blocks(corpus: int, pairs: Iterable[Pair]) -> Iterator[Block]:
+    """Yields the blocks of a corpus."""
+    iterator = iter(pairs)
+    for number in itertools.count():
+        block = list(itertools.islice(iterator, BLOCK))
+        if not block:
+            return
+        yield Block(corpus, number, block)
+
+
+def readable_rows(
+    block: Block, settings: Preparation
+) -> tuple[list[int], collections.Counter[str]]:
+    """Returns the numbers of the pairs of a block that say something.
+
+    Returns:
+        The numbers, and how many pairs were left out for each reason.
+    """
+    rows, left_out = [], collections.Counter[str]()
+    for row, (source, target) in enumerate(block.pairs):
+        source, target = source.strip(), target.strip()
+        if not source or not target:
+            left_out["blank"] += 1
+        elif settings.drop_identical and source == target:
+            left_out["identical"] += 1
+        else:
+            rows.append(row)
+    return rows, left_out
+
+
+def hash_pairs(block: Block, rows: Sequence[int]) -> np.ndarray:
+    """Returns a 64-bit hash of the text of each pair, `(len(rows),)`."""
+    digests = (
+        hashlib.blake2b("\n".join(block.pairs[row]).encode(), digest_size=8)
+        for row in rows
+    )
+    return np.frombuffer(b"".join(d.digest() for d in digests), np.uint64)
+
+
+def find_duplicates(
+    hashes: dict[tuple[int, int], np.ndarray],
+) -> dict[tuple[int, int], np.ndarray]:
+    """Finds the pairs that were there before.
+
+    Args:
+        hashes: of `hash_pairs`, by block.
+
+    Returns:
+        For each block, bool of the same shape: True at a pair whose hash comes
+        earlier in the block or in a block before it.
+    """
+    keys = sorted(hashes)
+    if not keys:
+        return {}
+    together = np.concatenate([hashes[key] for key in keys])
+    repeated = np.ones(len(together), bool)
+    repeated[np.unique(together, return_index=True)[1]] = False
+    ends = np.cumsum([len(hashes[key]) for key in keys])[:-1]
+    return dict(zip(keys, np.split(repeated, ends), strict=True))
+
+
+def encode_block(
+    block: Block,
+    repeated: np.ndarray | None,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    settings: Preparation,
+) -> tuple[EncodedPairs, dict[str, int]]:
+    """Encodes a block.
+
+    Args:
+        block: the text.
+        repeated: of `find_duplicates`, or `None` to keep duplicates.
+        tokenizers: of source and target.
+        settings: what is left out.
+
+    Returns:
+        The pairs that are kept, and how many were left out for each reason.
+    """
+    rows, left_out = readable_rows(block, settings)
+    if repeated is not None:
+        left_out["duplicate"] = int(repeated.sum())
+        rows = [rows[i] for i in np.flatnonzero(~repeated)]
+    source, target = ([block.pairs[row][i] for row in rows] for i in (0, 1))
+    pairs = encode_pairs(source, target, *tokenizers)
+    longest, shortest = pairs.lengths.max(axis=1), pairs.lengths.min(axis=1)
+    too_long = longest > settings.max_length
+    left_out["too_long"] = int(too_long.sum())
+    unequal = np.zeros_like(too_long)
+    if settings.max_length_ratio is not None:
+        unequal = ~too_long & (longest > settings.max_length_ratio * shortest)
+        left_out["length_ratio"] = int(unequal.sum())
+    kept = pairs.take(np.flatnonzero(~too_long & ~unequal))
+    return kept, {reason: left_out[reason] for reason in REASONS}
+
+
+def write_shard(
+    folder: str | os.PathLike,
+    name: str,
+    pairs: EncodedPairs,
+    vocab_size: int,
+) -> dict[str, Any]:
+    """Writes the two files of a shard, see `prepared`.
+
+    Returns:
+        The record of the shard in the manifest.
+    """
+    sides = pairs.source, pairs.target
+    rows = np.zeros((len(pairs) + 1, 2), np.uint32)
+    ends = np.cumsum(pairs.lengths.ravel())
+    rows.ravel()[1 : len(ends) + 1] = ends
+    # Source and target in turn, as they are read.
+    tokens = np.empty(len(sides[0].values) + len(sides[1].values), np.int32)
+    is_source = np.repeat(
+        np.tile([True, False], len(pairs)), pairs.lengths.ravel()
+    )
+    tokens[is_source], tokens[~is_source] = (side.values for side in sides)
+    if vocab_size <= 2**16:
+        tokens = tokens.astype(np.uint16)
+    digests = {}
+    for kind, array in zip(KINDS, (tokens, rows), strict=True):
+        data = io.BytesIO()
+        np.save(data, array)
+        digests[kind] = sha256(data.getvalue())
+        with write_aside(pathlib.Path(folder, f"{name}.{kind}.npy")) as file:
+            file.write(data.getbuffer())
+    return {
+        "name": name,
+        "pairs": len(pairs),
+        "source_tokens": len(sides[0].values),
+        "target_tokens": len(sides[1].values),
+        "sha256": digests,
+    }
+
+
+def make_shard(
+    folder: str | os.PathLike,
+    block: Block,
+    repeated: np.ndarray | None,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    settings: Preparation,
+) -> dict[str, Any]:
+    """Encodes a block and writes its shard, unless that is done already.
+
+    Returns:
+        The record of the shard, with `pairs_read` and `left_out`.
+    """
+    name = shard_name(block.key)
+    done = pathlib.Path(folder, f"{name}.json")
+    if done.exists():  # written last
+        return json.loads(done.read_bytes())
+    pairs, left_out = encode_block(block, repeated, tokenizers, settings)
+    vocab_size = max(tokenizer.vocab_size for tokenizer in tokenizers)
+    record = write_shard(folder, name, pairs, vocab_size)
+    record |= {"pairs_read": len(block.pairs), "left_out": left_out}
+    with write_aside(done) as file:
+        file.write(json.dumps(record).encode())
+    return record

@@ -1,0 +1,142 @@
+"""Sentence pairs in the columns of a table: TSV, Parquet, rows in Python."""
+
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from keras_transformer.data.pair_stream import PairStream
+from keras_transformer.data.text_files import identity_of, stream_lines
+
+ROWS = 4096  # of a Parquet file, read at a time
+
+
+def tsv_pairs(
+    paths: Sequence[pathlib.Path], source: str, target: str
+) -> PairStream:
+    """Returns the pairs of tables whose columns are separated by tabs.
+
+    Args:
+        paths: of the tables, each with the names of its columns in the first
+            line.
+        source, target: names of columns, or their numbers from 1 if the tables
+            do not name them.
+
+    Raises:
+        ValueError: while the pairs are read, if a column is missing.
+    """
+
+    def read():
+        for path in paths:
+            yield from _read_tsv(path, (source, target))
+
+    return PairStream(identity_of(paths), read)
+
+
+def _read_tsv(path, columns):
+    lines = enumerate(stream_lines(path), start=1)
+    if all(column.isdigit() for column in columns):
+        places = [int(column) - 1 for column in columns]
+        if min(places) < 0:
+            raise ValueError(
+                "The columns of a table are counted from 1. "
+                f"Received: source={columns[0]}, target={columns[1]}"
+            )
+    else:
+        _, header = next(lines, (1, ""))
+        names = header.split("\t")
+        places = [_place(names, column, path) for column in columns]
+    for number, line in lines:
+        cells = line.split("\t")
+        if len(cells) <= max(places):
+            raise ValueError(
+                f"Line {number} of {str(path)!r} must have at least "
+                f"{max(places) + 1} columns, separated by tabs. "
+                f"Received: {len(cells)}"
+            )
+        yield tuple(cells[place] for place in places)
+
+
+def _place(names, column, path):
+    if column not in names:
+        raise ValueError(_no_column(str(path), column, names))
+    return names.index(column)
+
+
+def _no_column(table, column, names):
+    return (
+        f"{table!r} has no column {column!r}. Expected one of: "
+        f"{', '.join(names)}. Name the columns by --source and --target."
+    )
+
+
+def parquet_pairs(
+    paths: Sequence[pathlib.Path], source: str, target: str
+) -> PairStream:
+    """Returns the pairs of Parquet files.
+
+    Args:
+        paths: of the files.
+        source, target: names of columns, or of fields of a column
+            `translation`. A cell without a value is a blank sentence.
+
+    Raises:
+        ValueError: if a column is missing or a file cannot be read.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    def read():
+        for path in paths:
+            try:
+                with parquet.ParquetFile(path) as file:
+                    columns = _columns(file.schema_arrow.names, path)
+                    for batch in file.iter_batches(ROWS, columns=columns):
+                        yield from _pairs(
+                            batch.to_pylist(), str(path), source, target
+                        )
+            except (OSError, pyarrow.ArrowException) as error:
+                raise ValueError(
+                    f"Cannot read {str(path)!r}: {error}. Is the file complete?"
+                ) from error
+
+    def _columns(names, path):
+        if "translation" in names:
+            return ["translation"]
+        for column in (source, target):
+            if column not in names:
+                raise ValueError(_no_column(str(path), column, names))
+        return [source, target]
+
+    return PairStream(identity_of(paths), read)
+
+
+def row_pairs(rows: Iterable[Mapping], source: str, target: str) -> PairStream:
+    """Returns the pairs of rows in Python, such as a Hugging Face data set.
+
+    Args:
+        rows: dictionaries, with an entry for each language or an entry
+            `translation` with a dictionary. They must be readable again.
+        source, target: names of the entries.
+
+    Raises:
+        ValueError: if the rows can be read only once; while they are read, if
+            an entry is missing.
+    """
+    if iter(rows) is rows:
+        raise ValueError(
+            "A corpus is read more than once. Received: an iterator, which can "
+            "be read only once. Give a list or a data set."
+        )
+    identity = getattr(rows, "_fingerprint", None) or f"rows {id(rows)}"
+    return PairStream(
+        f"{type(rows).__name__} {identity}",
+        lambda: _pairs(rows, type(rows).__name__, source, target),
+    )
+
+
+def _pairs(rows, table, source, target):
+    for row in rows:
+        cells = row.get("translation", row)
+        for column in (source, target):
+            if column not in cells:
+                raise ValueError(_no_column(table, column, list(cells)))
+        yield cells[source] or "", cells[target] or ""

@@ -1,0 +1,174 @@
+"""Text files with one sentence per line, plain or compressed."""
+
+import gzip
+import io
+import itertools
+import lzma
+import os
+import pathlib
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from keras_transformer.data.pair_stream import Pair, PairStream
+
+SUFFIXES = (".gz", ".xz", ".zst")
+MARK = b"\xef\xbb\xbf"  # the byte order mark
+
+
+def read_lines(path: str | os.PathLike) -> list[str]:
+    r"""Reads the lines of a UTF-8 file, which may be compressed.
+
+    Only `\n` ends a line: `str.splitlines` would also split at U+2028 and
+    other characters, and misalign the two sides. A carriage return at the end
+    of a line and a byte order mark at the start of the file are removed.
+
+    Args:
+        path: of the file. If its name ends in `.gz`, `.xz` or `.zst`, it is
+            decompressed.
+
+    Raises:
+        ValueError: if the file does not exist, is damaged, or is not UTF-8.
+    """
+    return list(stream_lines(path))
+
+
+def stream_lines(path: str | os.PathLike) -> Iterator[str]:
+    """Yields the lines of a file, see `read_lines`."""
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise ValueError(
+            "Expected a file of sentences, one per line. "
+            f"Received: path={str(path)!r}, which does not exist."
+        )
+    try:
+        with _opener(path)(path) as file:
+            for number, line in enumerate(file, start=1):
+                if number == 1:
+                    line = line.removeprefix(MARK)
+                if line:
+                    yield _decode(line, path, number)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(
+            f"Cannot read {str(path)!r}: {error}. Is the file complete?"
+        ) from error
+
+
+def _opener(path):
+    """Returns the function that opens a file."""
+    openers: dict[str, Callable[[pathlib.Path], Any]]
+    openers = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zstandard}
+    return openers.get(path.suffix, lambda path: open(path, "rb"))
+
+
+def _open_zstandard(path):
+    import pyarrow  # which, unlike others, notices that a file was cut
+
+    return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
+
+
+def _decode(line, path, number):
+    try:
+        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Line {number} of {str(path)!r} is not UTF-8: {error.reason}. "
+            "Convert the file, for example with `iconv -t utf-8`."
+        ) from error
+
+
+def check_name_parts(*parts: str):
+    """Raises a `ValueError` if a part of a file name could leave the folder."""
+    for part in parts:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", part):
+            raise ValueError(
+                "Splits and languages are made of letters, digits and `_.-`. "
+                f"Received: {part!r}"
+            )
+
+
+def find(
+    folder: str | os.PathLike, name: str, suffix: str
+) -> list[pathlib.Path]:
+    """Returns the file `NAME.SUFFIX`, or the files `NAME-PART.SUFFIX`.
+
+    They may be compressed. The list is empty if there are none.
+    """
+    for middle in ("", "-*"):
+        paths = [
+            path
+            for end in ("", *SUFFIXES)
+            for path in pathlib.Path(folder).glob(
+                f"{name}{middle}{suffix}{end}"
+            )
+            if path.is_file()
+        ]
+        if paths:
+            # Of a file and its compressed copy, the first one found is read.
+            by_part = {_part(path, suffix): path for path in reversed(paths)}
+            return [by_part[part] for part in sorted(by_part)]
+    return []
+
+
+def _part(path, suffix):
+    return path.name.partition(suffix)[0]
+
+
+def parallel_pairs(
+    folder: str | os.PathLike, name: str, source: str, target: str
+) -> PairStream:
+    """Returns the pairs of parallel files `NAME.LANGUAGE`.
+
+    Raises:
+        ValueError: if a file has no counterpart; while the pairs are read, if
+            two files differ in their number of lines.
+    """
+    suffixes = f".{source}", f".{target}"
+    sides = [find(folder, name, suffix) for suffix in suffixes]
+    parts = [
+        [_part(path, suffix) for path in side]
+        for side, suffix in zip(sides, suffixes, strict=True)
+    ]
+    for missing, suffix in zip(
+        (set(parts[1]) - set(parts[0]), set(parts[0]) - set(parts[1])),
+        suffixes,
+        strict=True,
+    ):
+        if missing:
+            names = ", ".join(f"{part}{suffix}" for part in sorted(missing))
+            raise ValueError(
+                f"Sentences in {str(folder)!r} have no counterpart. Expected: "
+                f"{names}, which may end in {', '.join(SUFFIXES)}. Name "
+                "another split or language."
+            )
+
+    def read():
+        for paths in zip(*sides, strict=True):
+            yield from _zipped(paths)
+
+    return PairStream(identity_of(itertools.chain(*sides)), read)
+
+
+def _zipped(paths: Sequence[pathlib.Path]) -> Iterator[Pair]:
+    """Yields the lines of two files in pairs."""
+    streams = [stream_lines(path) for path in paths]
+    for count, pair in enumerate(itertools.zip_longest(*streams)):
+        source, target = pair
+        if source is None or target is None:
+            counts = [count, count]
+            counts[source is None] += 1 + sum(
+                1 for _ in streams[source is None]
+            )
+            raise ValueError(
+                "Parallel files must have the same number of lines. Received: "
+                f"{counts[0]} in {str(paths[0])!r}, "
+                f"{counts[1]} in {str(paths[1])!r}."
+            )
+        yield source, target
+
+
+def identity_of(paths: Iterable[pathlib.Path]) -> str:
+    """Returns names, sizes and times of change of files."""
+    found = ((path.resolve(), path.stat()) for path in paths)
+    return "; ".join(f"{path} {s.st_size} {s.st_mtime_ns}" for path, s in found)

@@ -1,0 +1,75 @@
+"""The vocabularies of a corpus, learned from a sample of bounded size."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_transformer.data.pair_stream import Pair
+from keras_transformer.data.settings import Preparation
+from keras_transformer.data.shards import Block
+from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
+
+
+def priorities(block: Block, seed: int) -> np.ndarray:
+    """Returns a random number for each pair, which its place alone decides.
+
+    The sample is made of the pairs with the smallest numbers, so that it does
+    not depend on the order in which blocks are read.
+    """
+    rng = np.random.default_rng((seed, *block.key))
+    return rng.integers(2**63, size=len(block.pairs))
+
+
+class Sample:
+    """Draws pairs from a stream of blocks.
+
+    Args:
+        size: number of pairs.
+        seed: seed of the choice.
+    """
+
+    def __init__(self, size: int, seed: int):
+        self.size, self.seed = size, seed
+        self._drawn: list[tuple[int, tuple[int, int, int], Pair]] = []
+        self._limit = 2**63
+
+    def add(self, block: Block, rows: Sequence[int]):
+        """Adds some pairs of a block to those that are drawn from."""
+        numbers = priorities(block, self.seed)
+        for row in rows:
+            if numbers[row] < self._limit:
+                place = *block.key, row
+                drawn = int(numbers[row]), place, block.pairs[row]
+                self._drawn.append(drawn)
+        if len(self._drawn) > 2 * self.size:
+            self._shrink()
+
+    def _shrink(self):
+        self._drawn.sort()
+        del self._drawn[self.size :]
+        self._limit = self._drawn[-1][0]
+
+    def pairs(self) -> list[Pair]:
+        """Returns the sample, in the order of the corpus."""
+        if len(self._drawn) > self.size:
+            self._shrink()
+        self._drawn.sort(key=lambda drawn: drawn[1])
+        return [pair for _, _, pair in self._drawn]
+
+
+def learn_vocabularies(
+    pairs: Sequence[Pair], settings: Preparation
+) -> tuple[Tokenizer, Tokenizer]:
+    """Learns the vocabularies of source and target, the same one if shared.
+
+    Raises:
+        ValueError: if there is too little text.
+    """
+    sides = [[pair[i] for pair in pairs] for i in (0, 1)]
+    if settings.shared_vocabulary:
+        tokenizer = train_tokenizer(
+            (text for side in sides for text in side), settings.vocab_size
+        )
+        return tokenizer, tokenizer
+    source, target = (train_tokenizer(s, settings.vocab_size) for s in sides)
+    return source, target

@@ -1,0 +1,388 @@
+"""Checks the preparation of corpora: what is kept, where it is, and that it
+does not depend on how the work was done."""
+
+import collections
+import dataclasses
+import gzip
+import json
+import lzma
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow
+import pytest
+import tensorflow as tf
+from conftest import folder_bytes
+from pyarrow import parquet
+
+from keras_transformer.data import shards
+from keras_transformer.data.corpus import load_pairs, open_corpus, read_lines
+from keras_transformer.data.prepare import prepare
+from keras_transformer.data.prepared import PreparedCorpus
+from keras_transformer.data.settings import Preparation
+from keras_transformer.data.shards import find_duplicates
+
+SETTINGS = Preparation(vocab_size=400)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """The 700 pairs of the corpus make seven shards, the last one smaller."""
+    monkeypatch.setattr(shards, "BLOCK", 113)
+
+
+def text_of(prepared, epoch=0):
+    """Returns the pairs of an epoch as text."""
+    found = prepared.read(np.arange(len(prepared)), epoch)
+    sides = []
+    for rows, tokenizer in (
+        (found.source, prepared.source_tokenizer),
+        (found.target, prepared.target_tokenizer),
+    ):
+        ids = tf.ragged.constant(rows.tolist(), tf.int32).to_tensor()
+        sides.append([x.decode() for x in tokenizer.decode(ids).numpy()])
+    return list(zip(*sides, strict=True))
+
+
+def pairs_of(corpus, split="train"):
+    pairs = load_pairs(str(corpus), split, "en", "de")
+    return list(zip(pairs.source, pairs.target, strict=True))
+
+
+def write_pairs(folder, pairs, split="train", languages=("en", "de")):
+    folder.mkdir(exist_ok=True)
+    for side, language in enumerate(languages):
+        lines = "".join(pair[side] + "\n" for pair in pairs)
+        (folder / f"{split}.{language}").write_text(lines)
+    return str(folder)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_prepared_pairs_are_those_of_the_corpus(corpus, tmp_path):
+    prepared = prepare(str(corpus), tmp_path / "prepared", SETTINGS)
+    assert text_of(prepared) == pairs_of(corpus)
+    assert len(prepared.manifest["corpora"][0]["shards"]) == 7
+    rows = np.array([699, 3, 113, 112, 3])
+    found = prepared.read(rows, 0)
+    everything = prepared.read(np.arange(700), 0)
+    assert found.source.tolist() == everything.take(rows).source.tolist()
+    assert found.target.tolist() == everything.take(rows).target.tolist()
+    lengths = everything.target.lengths
+    assert prepared.target_tokens == lengths.sum()
+    # The text of the other splits is beside them.
+    assert pairs_of(prepared.folder, "validation") == pairs_of(
+        corpus, "validation"
+    )
+
+
+def test_every_reason_is_counted(tmp_path):
+    good = [(f"one {i} two", f"eins {i} zwei") for i in range(40)]
+    bad = {
+        "blank": [(" ", "leer"), ("empty", "")],
+        "identical": [("same", "same "), ("same", "same"), ("ok", "ok")],
+        "duplicate": [good[3], good[3]],
+        "too_long": [("1 " * 60, "eins"), ("one", "2 " * 60)],
+        "length_ratio": [("one", "1 2 3 4 5 6 7 8 9 0 1 2")],
+    }
+    # Of the two corpora, the second one repeats a pair of the first one.
+    first = [*good, *(pair for pairs in bad.values() for pair in pairs)]
+    corpora = [
+        write_pairs(tmp_path / "a", first),
+        write_pairs(tmp_path / "b", [("new", "neu"), good[5]]),
+    ]
+    write_pairs(tmp_path / "a", good[:2], "validation")
+    settings = dataclasses.replace(
+        SETTINGS,
+        vocab_size=310,
+        max_length=50,
+        max_length_ratio=3.0,
+        drop_duplicates=True,
+        drop_identical=True,
+    )
+    prepared = prepare(corpora, tmp_path / "prepared", settings)
+    left_out = [c["left_out"] for c in prepared.manifest["corpora"]]
+    assert left_out[0] == {name: len(pairs) for name, pairs in bad.items()}
+    assert left_out[1] == {**dict.fromkeys(bad, 0), "duplicate": 1}
+    assert text_of(prepared) == [*good, ("new", "neu")]
+    # Without these settings, only blank and over-long pairs are left out.
+    plain = dataclasses.replace(SETTINGS, vocab_size=310, max_length=50)
+    kept = prepare(corpora, tmp_path / "plain", plain)
+    assert len(kept) == len(first) + 2 - len(bad["blank"] + bad["too_long"])
+
+
+def test_duplicates_are_found_across_blocks():
+    hashes = {(0, 1): [5, 7, 5], (0, 0): [7, 9], (1, 0): [9, 1]}
+    found = find_duplicates({k: np.array(v) for k, v in hashes.items()})
+    assert {key: repeated.tolist() for key, repeated in found.items()} == {
+        (0, 0): [False, False],
+        (0, 1): [False, True, True],
+        (1, 0): [True, False],
+    }
+    assert find_duplicates({}) == {}
+
+
+def test_weights_say_how_often_a_pair_comes(corpus, tmp_path):
+    pairs = pairs_of(corpus)
+    corpora = [
+        write_pairs(tmp_path / "a", pairs[:31]),
+        write_pairs(tmp_path / "b", pairs[31:48]),
+    ]
+    write_pairs(tmp_path / "a", pairs[:2], "validation")
+    settings = dataclasses.replace(SETTINGS, vocab_size=330)
+    prepared = prepare(corpora, tmp_path / "c", settings, weights=[1, 2.5])
+    assert len(prepared) == 31 + round(2.5 * 17)
+    extra = []
+    for epoch in range(3):
+        counts = collections.Counter(text_of(prepared, epoch))
+        assert all(counts[pair] == 1 for pair in pairs[:31])
+        assert {counts[pair] for pair in pairs[31:48]} == {2, 3}
+        extra.append({pair for pair, n in counts.items() if n == 3})
+    assert [len(found) for found in extra] == [8, 8, 8]
+    assert len(set(map(frozenset, extra))) == 3  # other pairs in each epoch
+
+
+def zstandard(data):
+    stream = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(stream, "zstd") as file:
+        file.write(data)
+    return stream.getvalue().to_pybytes()
+
+
+COMPRESS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard}
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_file_that_was_cut_is_named(tmp_path, suffix):
+    text = "".join(f"{number:x}\n" for number in range(99_999))
+    path = tmp_path / f"train.en{suffix}"
+    data = COMPRESS[suffix](text.encode())
+    path.write_bytes(data)
+    assert read_lines(path) == text.split()
+    path.write_bytes(data[:-99])
+    with pytest.raises(ValueError, match=rf"Cannot read .*train.en{suffix}"):
+        read_lines(path)
+
+
+@pytest.mark.parametrize("suffix", [*COMPRESS, ""])
+def test_files_may_be_compressed_and_in_parts(corpus, tmp_path, suffix):
+    pairs = pairs_of(corpus)
+    for part, some in (("b", pairs[11:]), ("a", pairs[:11])):
+        write_pairs(tmp_path, some, f"train-{part}")
+    for path in tmp_path.glob("train-*"):
+        data = path.read_bytes()
+        if suffix:
+            data = COMPRESS[suffix](data)
+        path.rename(f"{path}{suffix}")
+        path.with_name(path.name + suffix).write_bytes(data)
+    assert pairs_of(tmp_path) == pairs
+    # A compressed copy beside the file is not read twice.
+    (tmp_path / "train-a.en.gz").write_bytes(b"")
+    if not suffix:
+        assert pairs_of(tmp_path) == pairs
+
+
+def rows_of(pairs, nested):
+    rows = [{"en": source, "de": target} for source, target in pairs]
+    return [{"translation": row} for row in rows] if nested else rows
+
+
+def test_tables_hold_pairs_in_columns(corpus, tmp_path):
+    pairs = pairs_of(corpus)[:37]
+    lines = [f"{i}\t{s}\t{t}" for i, (s, t) in enumerate(pairs)]
+    (tmp_path / "train.tsv").write_text("\n".join(["id\ten\tde", *lines]))
+    assert pairs_of(tmp_path) == pairs
+    (tmp_path / "train.tsv").write_text("\n".join(lines))
+    found = open_corpus(str(tmp_path), "train", "2", "3")
+    assert list(found) == list(found) == pairs
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rows_and_parquet_files_hold_pairs(corpus, tmp_path, nested):
+    pairs = [*pairs_of(corpus)[:37], ("missing", "")]
+    rows = rows_of(pairs, nested)
+    found = open_corpus(rows, "train", "en", "de")
+    assert list(found) == list(found) == pairs
+    (rows[-1]["translation"] if nested else rows[-1])["de"] = None
+    for name, part in (("00000-of-2", rows[:20]), ("00001-of-2", rows[20:])):
+        table = pyarrow.Table.from_pylist(part)
+        parquet.write_table(table, tmp_path / f"train-{name}.parquet")
+    assert pairs_of(tmp_path) == pairs
+
+
+def test_a_sample_of_the_text_teaches_the_vocabulary(corpus, tmp_path):
+    """The sample depends on the seed, and not on the size of the blocks."""
+    settings = dataclasses.replace(
+        SETTINGS, vocabulary_pairs=199, vocab_size=350
+    )
+    models = {
+        seed: prepare(
+            str(corpus),
+            tmp_path / str(seed),
+            dataclasses.replace(settings, seed=seed),
+        ).source_tokenizer.model
+        for seed in (1, 2)
+    }
+    assert models[1] != models[2]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_was_stopped_goes_on_and_gives_the_same_bytes(
+    corpus, tmp_path, monkeypatch
+):
+    settings = dataclasses.replace(SETTINGS, drop_duplicates=True)
+    whole = prepare(str(corpus), tmp_path / "whole", settings)
+    written = []
+    write = shards.write_shard
+
+    def write_some(folder, name, *rest):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(name)
+        return write(folder, name, *rest)
+
+    monkeypatch.setattr(shards, "write_shard", write_some)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            prepare(str(corpus), tmp_path / "other", settings)
+    assert not (tmp_path / "other").exists()
+    monkeypatch.setattr(shards, "write_shard", write)
+    prepare(str(corpus), tmp_path / "other", settings)
+    assert len(written) == 3  # none of them was written again
+    assert folder_bytes(tmp_path / "other") == folder_bytes(whole.folder)
+    # Nothing is taken over by a job with other settings.
+    monkeypatch.setattr(shards, "write_shard", write_some)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(str(corpus), tmp_path / "third", settings)
+    monkeypatch.setattr(shards, "write_shard", write)
+    longer = dataclasses.replace(settings, max_length=25)
+    third = prepare(str(corpus), tmp_path / "third", longer)
+    assert third.read(np.arange(len(third)), 0).lengths.max() <= 25
+
+
+KILLED_WHEN_WRITING = """
+import os, signal, sys
+from keras_transformer.data import prepare, shards
+from keras_transformer.data.settings import Preparation
+
+shards.BLOCK = 29
+count, replace = 0, os.replace
+
+def killed(*names):
+    global count
+    count += 1
+    if count > int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*names)
+
+os.replace = killed
+prepare.prepare(sys.argv[1], sys.argv[2], Preparation(vocab_size=400))
+"""
+
+
+@pytest.mark.slow
+def test_twenty_kills_while_preparing_change_nothing(
+    corpus, tmp_path, monkeypatch
+):
+    """Each process is killed after four to six more files."""
+    monkeypatch.setattr(shards, "BLOCK", 29)
+    whole = prepare(str(corpus), tmp_path / "whole", SETTINGS)
+    folder, kills, status = tmp_path / "other", 0, -signal.SIGKILL
+    while status:
+        assert status == -signal.SIGKILL
+        assert not folder.exists()
+        command = [sys.executable, "-c", KILLED_WHEN_WRITING, corpus, folder]
+        status = subprocess.run(
+            [*command, str(4 + kills % 3)], check=False
+        ).returncode
+        kills += status != 0
+    assert kills >= 20
+    assert folder_bytes(folder) == folder_bytes(whole.folder)
+
+
+def test_a_flipped_byte_is_named(corpus, tmp_path):
+    folder = prepare(str(corpus), tmp_path / "prepared", SETTINGS).folder
+    for path in [*folder.glob("*.npy"), *folder.glob("*.model")]:
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(ValueError, match=f"{path.name}' is damaged"):
+            PreparedCorpus(folder)
+        path.unlink()
+        with pytest.raises(ValueError, match=f"Cannot read .*{path.name}"):
+            PreparedCorpus(folder)
+        path.write_bytes(data)
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-9])
+    with pytest.raises(ValueError, match=r"manifest.json' is damaged"):
+        PreparedCorpus(folder)
+    manifest.write_text(json.dumps({"format": 999}))
+    with pytest.raises(ValueError, match="format 999"):
+        PreparedCorpus(folder)
+    with pytest.raises(ValueError, match="Not a prepared corpus"):
+        PreparedCorpus(tmp_path)
+
+
+def cut_gzip(folder):
+    data = gzip.compress(b"one two three\n" * 999)
+    (folder / "train.en.gz").write_bytes(data[:-9])
+    (folder / "train.de").write_text("eins\n" * 999)
+
+
+def unequal(folder):
+    (folder / "train.en").write_text("one\ntwo\nthree\n")
+    (folder / "train.de").write_text("eins\nzwei\n")
+
+
+def missing_column(folder):
+    (folder / "train.tsv").write_text("en\tfr\none\tun\n")
+
+
+def short_row(folder):
+    (folder / "train.tsv").write_text("en\tde\none\teins\ntwo\n")
+
+
+def nothing_left(folder):
+    (folder / "train.tsv").write_text("en\tde\none\t\n")
+
+
+def no_text(folder):
+    (folder / "train.tsv").write_text("")
+
+
+BROKEN = [
+    (cut_gzip, r"Cannot read .*train.en.gz.*complete"),
+    (unequal, "3 in .*train.en.*2 in .*train.de"),
+    (missing_column, "no column 'de'. Expected one of: en, fr"),
+    (short_row, "Line 3 of .*at least 2 columns.*Received: 1"),
+    (nothing_left, "no pair left|Cannot learn the vocabulary"),
+    (no_text, "no column 'en'"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), BROKEN)
+def test_a_broken_corpus_is_named_and_leaves_no_files(tmp_path, spoil, message):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "validation.tsv").write_text("en\tde\none\teins\n")
+    spoil(corpus)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=message):
+        prepare(str(corpus), tmp_path / "new" / "prepared", SETTINGS)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_wrong_arguments_are_refused(corpus, tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ValueError, match="must not exist"):
+        prepare(str(corpus), tmp_path / "there")
+    with pytest.raises(ValueError, match=r"2 corpora, weights=\[1\]"):
+        prepare([str(corpus)] * 2, tmp_path / "new", weights=[1])
+    with pytest.raises(ValueError, match="positive weight"):
+        prepare(str(corpus), tmp_path / "new", weights=[0])
+    with pytest.raises(ValueError, match="only once"):
+        prepare([iter([])], tmp_path / "new")
+    for wrong in ({"max_length_ratio": 0.5}, {"vocabulary_pairs": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Preparation(**wrong)
+    assert not (tmp_path / "new").exists()
