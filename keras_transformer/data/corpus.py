@@ -27,7 +27,18 @@ SPLIT_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs:
-    """Holds sentences and their translations, two lists of equal length."""
+    """Holds sentences and their translations, two lists of equal length.
+
+    Example:
+
+    >>> pairs = SentencePairs(["Yes.", "No."], ["Ja.", "Nein."])
+    >>> len(pairs), pairs.first(1)
+    (2, SentencePairs(source=['Yes.'], target=['Ja.']))
+
+    Args:
+        source: the sentences.
+        target: their translations, in the same order.
+    """
 
     source: list[str]
     target: list[str]
@@ -49,14 +60,25 @@ def load_pairs(
 ) -> SentencePairs:
     """Loads all pairs of one split.
 
+    Example:
+
+    >>> pairs = load_pairs("corpus", "train", source="en", target="de")
+    >>> pairs.source[0], pairs.target[0]
+    ('Good morning.', 'Guten Morgen.')
+
     Args:
-        corpus: "builtin", "tfds:NAME" or a folder, see above.
+        corpus: "builtin", the built-in corpus; "tfds:NAME", a data set of
+            TensorFlow Datasets; or a folder with parallel files
+            `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, one sentence per line.
         split: name of a split in the corpus. "train", "validation" and "test"
             also find the usual names of files, such as "valid", "val" and
             "dev".
         source, target: languages as the corpus names them, such as "en".
         data_dir: folder of TensorFlow Datasets. Defaults to that of the
             library.
+
+    Returns:
+        The pairs, in the order of the corpus.
 
     Raises:
         ValueError: if the corpus, the split or a language does not exist, if
@@ -94,6 +116,17 @@ def read_lines(path: str | os.PathLike) -> list[str]:
     Only `\n` ends a line: `str.splitlines` would also split at U+2028 and
     other characters, and misalign the two sides. A carriage return at the end
     of a line and a byte order mark at the start of the file are removed.
+
+    Example:
+
+    >>> read_lines("corpus/train.en")
+    ['Good morning.', 'Room 7 is on the third floor.', 'The clock is slow.']
+
+    Args:
+        path: path of the file.
+
+    Returns:
+        The lines, without their ends.
 
     Raises:
         ValueError: if the file does not exist, is damaged, or is not UTF-8.
