@@ -60,6 +60,9 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         label_smoothing: ε, spread over all V classes. Defaults to 0.1.
         pad_id: label of padding, which has no loss. Defaults to 0.
         reduction: "mean_with_sample_weight" (default), "sum" or "none".
+
+    Raises:
+        ValueError: if `label_smoothing` is out of range.
     """
 
     def __init__(

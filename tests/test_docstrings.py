@@ -1,24 +1,117 @@
-"""Every public name has an example, and it runs."""
+"""Every public name has an example, and it runs.
 
+The examples of what needs TensorFlow tell one story, in a folder with a small
+corpus: a run is trained and exported, and it translates.
+"""
+
+import contextlib
 import doctest
+import pathlib
 import sys
 
 import pytest
+import tensorflow as tf
 
 import keras_transformer
+from keras_transformer import data, export, inference, training
 from keras_transformer.checks import assert_no_leak
 
-PUBLIC = [getattr(keras_transformer, n) for n in keras_transformer.__all__]
+ROOMS = (data, training, inference, export)
+PAIRS = {
+    "Good morning.": "Guten Morgen.",
+    "Room 7 is on the third floor.": "Zimmer 7 ist im dritten Stock.",
+    "The clock is slow.": "Die Uhr geht nach.",
+}
+
+
+def names_of(*modules):
+    return [getattr(m, name) for m in modules for name in m.__all__]
+
+
+def failures(public, names):
+    """Runs the example of a public name; returns where it fails."""
+    finder = doctest.DocTestFinder(recurse=False)
+    (test,) = finder.find(public, public.__name__, globs=dict(names))
+    assert test.examples, f"{public.__name__} has no example"
+    report = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test, out=report.append)
+    return "".join(report)
+
+
+def failures_alone(public):
+    """As a user's, the example has to import all names but its own."""
+    return failures(public, {public.__name__: public})
 
 
 @pytest.mark.parametrize(
-    "public", [*PUBLIC, assert_no_leak], ids=lambda public: public.__name__
+    "public",
+    [*names_of(keras_transformer), assert_no_leak],
+    ids=lambda public: public.__name__,
 )
 def test_the_example_runs(public):
-    names = vars(sys.modules[public.__module__])
-    finder = doctest.DocTestFinder(recurse=False)
-    (test,) = finder.find(public, public.__name__, globs=dict(names))
-    assert test.examples
-    report = []
-    doctest.DocTestRunner().run(test, out=report.append)
-    assert not report, "".join(report)
+    found = failures(public, vars(sys.modules[public.__module__]))
+    assert not found, found
+
+
+@pytest.fixture(scope="module")
+def unoptimized_graphs():
+    """Graphs this small take longer to optimize than to run."""
+    name = "disable_meta_optimizer"
+    tf.config.optimizer.set_experimental_options({name: True})
+    yield
+    tf.config.optimizer.set_experimental_options({name: False})
+
+
+@pytest.fixture(scope="module")
+def story(unoptimized_graphs, tmp_path_factory):
+    """A folder in which the examples of `train` and `export` were run, the
+    others need what they wrote; and where these two failed."""
+    folder = tmp_path_factory.mktemp("story")
+    (folder / "corpus").mkdir()
+    for split in ("train", "validation", "test"):
+        for language, lines in (("en", PAIRS), ("de", PAIRS.values())):
+            text = "".join(line + "\n" for line in lines)
+            path = folder / "corpus" / f"{split}.{language}"
+            path.write_text(text, "utf-8")
+    recipe = training.Recipe(
+        corpus="corpus",
+        vocab_size=300,
+        warmup_steps=20,
+        learning_rate_scale=0.2,
+        label_smoothing=0.0,
+        dtype_policy="float32",
+        validate_every=40,
+        steps=80,
+    )
+    shape = {"num_layers": 1, "d_model": 32, "num_heads": 2, "d_ff": 64}
+    with contextlib.chdir(folder):
+        training.start_run(
+            "runs/demo", "tiny", recipe, **shape, dropout_rate=0.0
+        )
+        first = (training.train, export.export)
+        return folder, {public: failures_alone(public) for public in first}
+
+
+@pytest.mark.parametrize(
+    "public",
+    names_of(*ROOMS),
+    ids=lambda public: f"{public.__module__.split('.')[1]}-{public.__name__}",
+)
+def test_the_example_runs_after_training(public, story, monkeypatch):
+    folder, found_before = story
+    monkeypatch.chdir(folder)
+    found = found_before.get(public)
+    if found is None:
+        found = failures_alone(public)
+    assert not found, found
+
+
+@pytest.mark.parametrize(
+    "module", [keras_transformer, *ROOMS], ids=lambda module: module.__name__
+)
+def test_every_public_name_is_in_the_documentation(module):
+    page = pathlib.Path(__file__).parents[1] / "docs" / "api.md"
+    listed = page.read_text("utf-8").split()
+    for name in module.__all__:
+        assert f"{module.__name__}.{name}" in listed, f"add {name} to {page}"

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from keras_transformer.data import shards
 from keras_transformer.data.corpus import load_pairs, open_corpus, read_lines
-from keras_transformer.data.prepare import prepare
+from keras_transformer.data.prepare_corpus import prepare
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.settings import Preparation
 from keras_transformer.data.shards import find_duplicates
@@ -277,7 +277,7 @@ def killed(*names):
     replace(*names)
 
 os.replace = killed
-prepare.prepare(sys.argv[1], sys.argv[2], Preparation(vocab_size=400))
+prepare(sys.argv[1], sys.argv[2], Preparation(vocab_size=400))
 """
 
 

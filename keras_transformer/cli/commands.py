@@ -68,7 +68,7 @@ def prepare(given: dict[str, Any]) -> None:
         options += given.get("runner_options", [])
         found = prepare_on_beam(**arguments, options=options)
     else:
-        from keras_transformer.data.prepare import prepare
+        from keras_transformer.data.prepare_corpus import prepare
 
         found = prepare(**arguments)
     print(

@@ -12,7 +12,10 @@ from keras_transformer.lazy_names import lazy_names
 if TYPE_CHECKING:
     from keras_transformer.data.corpus import SentencePairs as SentencePairs
     from keras_transformer.data.corpus import load_pairs as load_pairs
-    from keras_transformer.data.corpus import read_lines as read_lines
+    from keras_transformer.data.prepare_corpus import prepare as prepare
+    from keras_transformer.data.prepared import PreparedCorpus as PreparedCorpus
+    from keras_transformer.data.settings import Preparation as Preparation
+    from keras_transformer.data.text_files import read_lines as read_lines
     from keras_transformer.data.tokenizer import Tokenizer as Tokenizer
     from keras_transformer.data.tokenizer import (
         train_tokenizer as train_tokenizer,
@@ -21,10 +24,13 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Preparation": "settings",
+        "PreparedCorpus": "prepared",
         "SentencePairs": "corpus",
         "Tokenizer": "tokenizer",
         "load_pairs": "corpus",
-        "read_lines": "corpus",
+        "prepare": "prepare_corpus",
+        "read_lines": "text_files",
         "train_tokenizer": "tokenizer",
     },
 )

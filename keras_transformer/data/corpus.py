@@ -32,7 +32,18 @@ SPLIT_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs:
-    """Holds sentences and their translations, two lists of equal length."""
+    """Holds sentences and their translations, two lists of equal length.
+
+    Example:
+
+    >>> pairs = SentencePairs(["Yes.", "No."], ["Ja.", "Nein."])
+    >>> len(pairs), pairs.first(1)
+    (2, SentencePairs(source=['Yes.'], target=['Ja.']))
+
+    Args:
+        source: the sentences.
+        target: their translations, in the same order.
+    """
 
     source: list[str]
     target: list[str]
@@ -54,14 +65,25 @@ def load_pairs(
 ) -> SentencePairs:
     """Loads all pairs of one split into memory.
 
+    Example:
+
+    >>> pairs = load_pairs("corpus", "train", source="en", target="de")
+    >>> pairs.source[0], pairs.target[0]
+    ('Good morning.', 'Guten Morgen.')
+
     Args:
-        corpus: "builtin", "tfds:NAME" or a folder, see above.
+        corpus: "builtin", the built-in corpus; "tfds:NAME", a data set of
+            TensorFlow Datasets; or a folder with parallel files
+            `SPLIT.LANGUAGE`, or a table `SPLIT.tsv` or `SPLIT.parquet`.
         split: name of a split in the corpus. "train", "validation" and "test"
             also find the usual names of files, such as "valid", "val" and
             "dev".
         source, target: languages as the corpus names them, such as "en".
         data_dir: folder of TensorFlow Datasets. Defaults to that of the
             library.
+
+    Returns:
+        The pairs, in the order of the corpus.
 
     Raises:
         ValueError: if the corpus, the split or a language does not exist, if

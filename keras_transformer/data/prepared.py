@@ -36,6 +36,14 @@ class PreparedCorpus:
     says. Where the weight is not a whole number, a part of the pairs comes once
     more, another part in each epoch.
 
+    Example:
+
+    >>> import numpy as np
+    >>> pairs = PreparedCorpus("runs/demo/data")
+    >>> found = pairs.read(np.array([1]), epoch=0)
+    >>> "".join(pairs.source_tokenizer.pieces(found.source.values))
+    '▁Room▁7▁is▁on▁the▁third▁floor.</s>'
+
     Args:
         folder: of the prepared corpus. Each file is compared with its checksum.
 

@@ -65,6 +65,11 @@ class Preparation(CorpusSettings):
 
     The help of each field is what `keras-transformer prepare --help` prints.
 
+    Example:
+
+    >>> Preparation(vocab_size=37000).max_length
+    256
+
     Raises:
         ValueError: if a value is out of range.
     """

@@ -20,9 +20,19 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
     accents stay, and characters outside the vocabulary become bytes. Each
     digit is a piece of its own, so that unseen numbers can be encoded, too.
 
+    Example:
+
+    >>> from keras_transformer.data import read_lines
+    >>> tokenizer = train_tokenizer(read_lines("corpus/train.en"), 290)
+    >>> tokenizer.vocab_size
+    290
+
     Args:
         sentences: sentences of one language, or of both for a joint vocabulary.
         vocab_size: number of pieces, including 256 bytes and 4 special pieces.
+
+    Returns:
+        The `Tokenizer`.
 
     Raises:
         ValueError: if the text has too little variety for `vocab_size` pieces,
@@ -58,6 +68,14 @@ class Tokenizer:
     """Converts strings to ids and back with a SentencePiece model.
 
     It runs in TensorFlow graphs, by tensorflow-text.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> tokenizer = Tokenizer(Path("runs/demo/source.model").read_bytes())
+    >>> ids = tokenizer.encode(["Good morning."])
+    >>> print(tokenizer.decode(ids.to_tensor()).numpy())
+    [b'Good morning.']
 
     Args:
         model: the bytes of a SentencePiece model, in which padding is 0,
@@ -107,7 +125,14 @@ class Tokenizer:
         return tf_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
 
     def encode(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Encodes strings `(B,)` as ids `(B, None)` with end tokens."""
+        """Encodes strings.
+
+        Args:
+            text: strings `(B,)`.
+
+        Returns:
+            Ids `(B, None)` with end tokens, a ragged tensor.
+        """
         ids = self._operations().tokenize(text)
         ends = tf.fill([ids.nrows(), 1], END)
         return tf.concat([ids, tf.cast(ends, ids.dtype)], axis=1)
@@ -137,10 +162,16 @@ class Tokenizer:
         return tf.concat([pieces[:, :-1][:, :most], ends], axis=1), longer
 
     def decode(self, ids: tf.Tensor) -> tf.Tensor:
-        """Decodes padded ids `(B, T)` to strings `(B,)` of valid UTF-8.
+        """Decodes ids.
 
         Ids after the end token, special ids and ids outside the vocabulary are
         ignored.
+
+        Args:
+            ids: padded ids `(B, T)`.
+
+        Returns:
+            Strings `(B,)` of valid UTF-8.
         """
         ended = tf.cumsum(tf.cast(tf.equal(ids, END), tf.int32), axis=1)
         text = (ids > END) & (ids < self.vocab_size) & tf.equal(ended, 0)

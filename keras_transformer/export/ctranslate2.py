@@ -42,16 +42,21 @@ def export(
     """Exports a run's chosen weights as a model of CTranslate2.
 
     Args:
-        run: an open `Run`.
+        run: an open `Run` with at least one checkpoint.
         path: the new folder.
-        quantization: of the matrices, one of `QUANTIZATIONS`. Defaults to
-            float32.
+        quantization: dtype of the matrices: "int8", "int16", "float16",
+            "bfloat16" or "float32". Defaults to float32.
         positions: the longest source or target, in word pieces, that the
-            engine will take. With learned positions it is theirs.
+            engine will take. Defaults to 1024. A model with learned positions
+            has its own limit.
+
+    Returns:
+        The path of the new folder.
 
     Raises:
-        ValueError: if the path exists, or the format has no place for what the
-            model is.
+        ValueError: if the path exists, if the quantization is another one, if
+            the run has no intact checkpoint, or if the format has no place for
+            what the model is.
     """
     path = pathlib.Path(path)
     if path.exists():

@@ -55,18 +55,29 @@ def export(
     The folder is written aside and renamed: a server that watches `NAME` never
     sees half of it.
 
+    Example:
+
+    >>> from keras_transformer.training import open_run
+    >>> path = export(open_run("runs/demo"), "saved_models/demo/1")
+    >>> (path / "saved_model.pb").exists()
+    True
+
     Args:
-        run: an open `Run`.
+        run: an open `Run` with at least one checkpoint.
         path: the new folder; its last part is an integer, as servers want it.
-        settings: of the search. Defaults to the paper's.
-        dtype: of the matrices: "float32" or "bfloat16", which is smaller, and
-            faster on processors that have instructions for it. Defaults to
-            "auto", see `processor.resolve_dtype`.
+        settings: settings of the search. Defaults to the paper's.
+        dtype: dtype of the matrices: "float32" or "bfloat16", which is
+            smaller, and faster on processors that have instructions for it.
+            Defaults to "auto": "bfloat16" if this machine multiplies matrices
+            in it, else "float32".
+
+    Returns:
+        The path of the new folder.
 
     Raises:
-        ValueError: if the path exists or is not made as said, the dtype is
-            another one, or the graph has an operation that servers do not
-            know.
+        ValueError: if the path exists or is not of the form `NAME/VERSION`, if
+            the dtype is another one, if the run has no intact checkpoint, or
+            if the graph has an operation that servers do not know.
     """
     path = pathlib.Path(path)
     if not re.fullmatch(r"[0-9]+", path.name):

@@ -15,14 +15,21 @@ from keras_transformer.inference.search_settings import SearchSettings
 
 
 class SavedTranslator:
-    """An exported model, loaded.
+    """Loads an exported model and translates with it.
+
+    Example:
+
+    >>> translator = SavedTranslator("saved_models/demo/1")
+    >>> found = translator.explain("Room 7 is on the third floor.")
+    >>> found["translation"]
+    'Zimmer 7 ist im dritten Stock.'
 
     Args:
         path: the folder `NAME/VERSION`.
 
     Raises:
-        ValueError: if there is no SavedModel of this package, or it is
-            damaged.
+        ValueError: if there is no SavedModel of this package and version, if
+            it is damaged, or if this machine cannot compute in its dtype.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -50,11 +57,28 @@ class SavedTranslator:
             )
 
     def translate(self, text: tf.Tensor) -> dict:
-        """Strings `(B,)` to `translation` and `score`, as exported."""
+        """Returns the best translation of each string.
+
+        Args:
+            text: strings `(B,)`; B may be 0.
+
+        Returns:
+            A dictionary of `translation`, `score` and `truncated`, see
+            `Translator.translate`.
+        """
         return self.loaded.signatures["serving_default"](text=text)
 
     def explain(self, line: str) -> dict:
-        """Returns the result of `explain` for one string, without padding."""
+        """Returns the best translation of one string, and its attention.
+
+        Args:
+            line: the string.
+
+        Returns:
+            A dictionary of `translation`, a string; `score`, a number;
+            `source_pieces` and `target_pieces`, lists of S and T word pieces;
+            and `attention`, `(N, H, T, S)`, see `Translator.explain`.
+        """
         found = self.loaded.signatures["explain"](text=tf.constant([line]))
         found = {name: value.numpy()[0] for name, value in found.items()}
         source, target = (
@@ -72,7 +96,18 @@ class SavedTranslator:
     def searched_with(
         self, beam_size: int | None = None, alpha: float | None = None
     ) -> Callable[[tf.Tensor], dict]:
-        """`translate` with another beam size or length penalty."""
+        """Returns `translate` with another beam size or length penalty.
+
+        Args:
+            beam_size: number of hypotheses to keep. Defaults to the export's.
+            alpha: exponent of the length penalty. Defaults to the export's.
+
+        Returns:
+            A function with the argument and the result of `translate`.
+
+        Raises:
+            ValueError: if a value is out of range, see `SearchSettings`.
+        """
         asked = {"beam_size": beam_size, "alpha": alpha}
         settings = SearchSettings(  # which checks them
             **self.metadata["search"]

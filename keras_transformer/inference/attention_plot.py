@@ -21,15 +21,27 @@ def plot_attention(
     Like the paper's figures 3 to 5: a row for each target piece, a column for
     each source piece, darker for larger weights.
 
+    Example:
+
+    >>> import numpy as np
+    >>> source, target = ["A", "red", "car", "."], ["Ein", "rotes", "Auto"]
+    >>> attention = np.full((1, 2, 3, 4), 0.25)  # one layer with two heads
+    >>> plot_attention(source, target, attention, "attention.png").exists()
+    True
+
     Args:
         source, target: S and T word pieces.
         attention: weights `(N, H, T, S)` of one sentence, as returned by
-            `Translator.explain`.
+            `SavedTranslator.explain`.
         path: path of the image; its suffix is the format.
         layer: index of one of the N layers. Defaults to the last layer.
 
     Returns:
         The path of the image.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if matplotlib does not know the format.
     """
     from matplotlib.figure import Figure
 

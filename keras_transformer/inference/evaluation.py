@@ -17,6 +17,13 @@ def score(
 
     Scores are comparable only if their signatures are equal.
 
+    Example:
+
+    >>> german = ["Zimmer 7 ist im dritten Stock."]
+    >>> result = score(german, references=german)
+    >>> result["bleu"], result["chrf"], result["sentences"]
+    (100.0, 100.0, 1)
+
     Args:
         hypotheses: translations, detokenised.
         references: reference translations, detokenised, in the same order.
@@ -28,7 +35,8 @@ def score(
         `sentences`.
 
     Raises:
-        ValueError: if the lists differ in length or are empty.
+        ValueError: if the lists differ in length or are empty, or if
+            sacreBLEU has no such tokenizer.
     """
     import sacrebleu  # here, so that the command's help starts fast
 

@@ -15,6 +15,12 @@ class SearchSettings:
     The defaults are those of section 6.1: "beam size of 4 and length penalty
     α = 0.6 […] maximum output length during inference to input length + 50".
 
+    Example:
+
+    >>> settings = SearchSettings(beam_size=1)  # greedy search
+    >>> settings.alpha, settings.extra_length  # defaults
+    (0.6, 50)
+
     Args:
         beam_size: number of hypotheses to keep. Defaults to 4.
         alpha: exponent of the length penalty. Defaults to 0.6.

@@ -17,6 +17,14 @@ def translate_lines(
 
     Lines of similar length are in the same batch.
 
+    Example:
+
+    >>> import tensorflow as tf
+    >>> def translate(text):  # or the `translate` of a `Translator`
+    ...     return {"translation": tf.strings.upper(text)}
+    >>> translate_lines(translate, ["Good morning.", "Yes."])
+    ['GOOD MORNING.', 'YES.']
+
     Args:
         translate: function of strings `(B,)` that returns a dictionary with
             `translation` `(B,)`, such as `Translator.translate`.

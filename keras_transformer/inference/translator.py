@@ -28,6 +28,16 @@ class Translator:
     than `max_source_length` word pieces is cut, and `truncated` is True. The
     output is always valid UTF-8.
 
+    Example:
+
+    >>> from keras_transformer.training import load_model, open_run
+    >>> run = open_run("runs/demo")
+    >>> tokenizers = run.source_tokenizer, run.target_tokenizer
+    >>> translator = Translator(load_model(run), *tokenizers)
+    >>> best = translator.translate(["Good morning.", ""])
+    >>> print(best["translation"].numpy())
+    [b'Guten Morgen.' b'']
+
     Args:
         model: a `Transformer`.
         source_tokenizer, target_tokenizer: a `Tokenizer` each, the same one for
@@ -49,15 +59,10 @@ class Translator:
         weights: dict[str, Any] | None = None,
     ):
         config = model.config
-        sizes = (
-            config.source_vocab_size or config.vocab_size,
-            config.vocab_size,
-        )
+        sizes = config.source_vocab_size or config.vocab_size, config.vocab_size
+        tokenizers = source_tokenizer, target_tokenizer
         for side, size, tokenizer in zip(
-            ("source", "target"),
-            sizes,
-            (source_tokenizer, target_tokenizer),
-            strict=True,
+            ("source", "target"), sizes, tokenizers, strict=True
         ):
             if tokenizer.vocab_size != size:
                 raise ValueError(

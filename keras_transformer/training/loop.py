@@ -21,10 +21,20 @@ from keras_transformer.training.step import (
 
 
 class TrainingInterrupted(Exception):  # noqa: N818, it is no error
-    """Training was asked to stop by a signal, and has saved its state.
+    """Says that a signal stopped training, after all state was saved.
 
-    Attributes:
-        signal: SIGTERM or SIGINT.
+    Example:
+
+    >>> import signal
+    >>> stopped = TrainingInterrupted(1000, signal.SIGTERM)  # `train` raises it
+    >>> print(stopped)
+    Stopped by SIGTERM after step 1,000; all state is saved.
+    >>> 128 + stopped.signal  # a program that stops for it exits with this
+    143
+
+    Args:
+        step: the last step that was done.
+        signal: SIGTERM or SIGINT; also an attribute.
     """
 
     def __init__(self, step: int, signal: signal.Signals):

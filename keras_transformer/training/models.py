@@ -11,7 +11,28 @@ from keras_transformer.training.run import Run
 
 
 def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
-    """Returns a new model, compiled with the optimizer of section 5.3."""
+    """Returns a new model, compiled with the optimizer of section 5.3.
+
+    Example:
+
+    >>> from keras_transformer import TransformerConfig
+    >>> from keras_transformer.training import Recipe
+    >>> config = TransformerConfig.preset("tiny", vocab_size=99, num_layers=1)
+    >>> model = make_model(config, Recipe(warmup_steps=2000))
+    >>> model.optimizer.beta_1, model.optimizer.beta_2
+    (0.9, 0.98)
+
+    Args:
+        config: the shape of the model, a `TransformerConfig`.
+        recipe: a `Recipe`, of which the seed, the dtype policy and the
+            optimizer's settings are used.
+
+    Returns:
+        A `Transformer`, whose optimizer is built.
+
+    Raises:
+        ValueError: if this machine cannot compute in the dtype policy.
+    """
     dtype = resolve_dtype_policy(recipe.dtype_policy)
     model = Transformer(config, seed=recipe.seed, dtype=dtype)
     schedule = TransformerSchedule(
@@ -34,8 +55,23 @@ def load_model(run: Run) -> Transformer:
     """Returns the model of a run with the weights that were chosen at the end
     of training, or before that with those of the newest intact checkpoint.
 
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_transformer.training import open_run
+    >>> model = load_model(open_run("runs/demo"))
+    >>> tuple(model.encode(np.array([[5, 7, 3]])).shape)
+    (1, 3, 32)
+
+    Args:
+        run: an open `Run` with at least one checkpoint.
+
+    Returns:
+        The `Transformer`, not compiled.
+
     Raises:
-        ValueError: if there is no intact checkpoint.
+        ValueError: if there is no intact checkpoint, or the chosen weights
+            are damaged.
     """
     model = Transformer(run.config)
     if run.weights.exists():

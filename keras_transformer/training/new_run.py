@@ -43,19 +43,35 @@ def start_run(
 ) -> Run:
     """Writes the folder of a new run, whole or not at all.
 
+    Example:
+
+    >>> from keras_transformer.training import Recipe
+    >>> recipe = Recipe(corpus="corpus", vocab_size=300)
+    >>> run = start_run("runs/first", "tiny", recipe, num_layers=2)
+    train: 3 pairs; left out: none.
+    >>> run.config.num_layers, run.config.d_model
+    (2, 128)
+
     The vocabulary is learned now; with `recipe.initial_run` it is that run's,
     whose weights are copied. The dtype policy "auto" is resolved now and kept
     as what it is on this machine, so that a run that is resumed elsewhere
     computes in the same dtype.
 
     Args:
-        folder: of the new run; must not exist.
-        preset: of `TransformerConfig`; `overrides` are fields of it.
-        recipe: a `Recipe`.
+        folder: folder of the new run, which must not exist.
+        preset: name of a preset, see `TransformerConfig.preset`.
+        recipe: how the run is trained, a `Recipe`.
+        overrides: fields of the `TransformerConfig` to set to other values.
+
+    Returns:
+        The new `Run`.
 
     Raises:
-        ValueError: if the folder exists, an argument does not fit, or the
-            initial run's model is another one.
+        ValueError: if the folder exists, a preset, field or value is not
+            known, the corpus cannot be read or has too little text for the
+            vocabulary, or the initial run's model is another one.
+        ConnectionError: if the corpus cannot be downloaded.
+        OSError: if the disk has no space for the corpus.
     """
     folder = pathlib.Path(folder)
     if folder.exists():

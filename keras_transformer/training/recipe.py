@@ -12,6 +12,12 @@ from keras_transformer.processor import DTYPE_POLICIES
 class Recipe(CorpusSettings):
     """Describes how a run is trained: everything but the shape of the model.
 
+    Example:
+
+    >>> recipe = Recipe(corpus="corpus", source="en", target="de", steps=20_000)
+    >>> recipe.warmup_steps, recipe.label_smoothing  # defaults
+    (4000, 0.1)
+
     The help of each field is what `keras-transformer train --help` prints.
 
     Raises:

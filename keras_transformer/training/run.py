@@ -39,6 +39,13 @@ FORMAT = 1
 class Run:
     """Holds what the folder of a run says: see `start_run` and `open_run`.
 
+    Example:
+
+    >>> from keras_transformer.training import open_run
+    >>> run = open_run("runs/demo")
+    >>> run.recipe.source, run.recipe.target, run.weights.name
+    ('en', 'de', 'weights.npz')
+
     Args:
         folder: of the run.
         config: the shape of its model.
@@ -87,8 +94,21 @@ class Run:
 def open_run(folder: str | os.PathLike) -> Run:
     """Opens the folder of a run that `start_run` wrote.
 
+    Example:
+
+    >>> run = open_run("runs/demo")
+    >>> run.config.num_layers, run.config.vocab_size
+    (1, 300)
+
+    Args:
+        folder: folder of the run.
+
+    Returns:
+        The `Run`.
+
     Raises:
-        ValueError: if it is no run, or its vocabulary was exchanged.
+        ValueError: if the folder is no run, is damaged or has the format of
+            another version, or if its vocabulary was exchanged.
     """
     folder = pathlib.Path(folder)
     try:

@@ -20,7 +20,7 @@ from keras_transformer.data.corpus import (
 )
 from keras_transformer.data.encoded_pairs import EncodedPairs, encode_pairs
 from keras_transformer.data.preparation_job import total_left_out
-from keras_transformer.data.prepare import prepare
+from keras_transformer.data.prepare_corpus import prepare
 from keras_transformer.data.prepared import MANIFEST, PreparedCorpus
 from keras_transformer.data.settings import CorpusSettings, Preparation
 from keras_transformer.data.tokenizer import Tokenizer

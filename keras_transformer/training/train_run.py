@@ -39,6 +39,14 @@ def train(
     """Trains a run up to `steps` updates, from its newest checkpoint if any,
     chooses its weights, and scores the recipe's `test_split` if it has one.
 
+    Example:
+
+    >>> from keras_transformer.training import open_run
+    >>> model = train(open_run("runs/demo"), verbose=0)
+    validation: 3 pairs; left out 0 blank and 0 longer than 256 word pieces.
+    ...
+    Chosen: average of 2, steps 40 to 80.
+
     One update sees the same loss and gradient however its batch is divided
     over devices, machines, and parts that follow one another: a sum over all
     real target tokens of the batch, divided by their number.
@@ -56,8 +64,9 @@ def train(
         The trained `Transformer`, with the chosen weights on the first worker.
 
     Raises:
-        ValueError: if the training data is not what the run began with, if
-            another process trains the run, or if a loss is not finite.
+        ValueError: if `steps` is less than 1, if the training data is not
+            what the run began with, if another process trains the run, or if
+            a loss is not finite.
         TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
     """
     recipe = run.recipe
@@ -164,8 +173,27 @@ def evaluate(run: Run, model: Transformer, split: str) -> dict:
     """Scores what `train` returned on a split by the paper's search, and stores
     the result in the run's folder.
 
+    Example:
+
+    >>> from keras_transformer.training import load_model, open_run
+    >>> run = open_run("runs/demo")
+    >>> result = evaluate(run, load_model(run), "test")
+    test: 3 pairs; left out 0 blank and 0 longer than 256 word pieces.
+    >>> result["bleu"], result["sentences"]
+    (100.0, 3)
+
+    Args:
+        run: a run that is trained, with chosen weights.
+        model: the model that `train` or `load_model` returned for it.
+        split: name of a split of the run's corpus.
+
     Returns:
-        The result of `evaluation.score`, with `split`, `weights` and `search`.
+        The dictionary of `inference.score`, with three entries more: `split`,
+        its name; `weights`, the name of the chosen weights; and `search`, the
+        settings of the search.
+
+    Raises:
+        ValueError: if the split does not exist or has no pair left.
     """
     settings = SearchSettings()
     score = make_scorer(run, model, load_split(run, split).pairs, settings)

@@ -49,6 +49,14 @@ def prepare(
     The folder appears when all is done. If the process is stopped before, the
     same call goes on where it stopped.
 
+    Example:
+
+    >>> from keras_transformer.data import Preparation
+    >>> settings = Preparation(vocab_size=300, drop_duplicates=True)
+    >>> pairs = prepare("corpus", "prepared/demo", settings)
+    >>> len(pairs)
+    3
+
     Args:
         corpora: a corpus or several, as for `open_corpus`.
         folder: to write to; must not exist.
@@ -58,6 +66,9 @@ def prepare(
         tokenizers: vocabularies of source and target. Defaults to learned ones.
         evaluation: corpora of the text of "validation" and "test". Defaults to
             the first corpus for both.
+
+    Returns:
+        The prepared corpus, whose folder `Recipe(corpus=...)` takes.
 
     Raises:
         ValueError: if the folder exists, a corpus cannot be read, no pair is
