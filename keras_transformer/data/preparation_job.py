@@ -24,16 +24,26 @@ from keras_transformer.atomic_files import (
 )
 from keras_transformer.data.corpus import open_corpus
 from keras_transformer.data.pair_stream import PairStream
-from keras_transformer.data.prepared import FORMAT, MANIFEST, SIDES, sha256
+from keras_transformer.data.prepared import (
+    FORMAT,
+    KINDS,
+    MANIFEST,
+    SIDES,
+    sha256,
+)
 from keras_transformer.data.settings import Preparation
-from keras_transformer.data.shards import REASONS, Block, read_blocks
+from keras_transformer.data.shards import (
+    REASONS,
+    Block,
+    read_blocks,
+    read_records,
+)
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.lock import lock
 
 Corpus = str | Iterable[Mapping]
 Tokenizers = tuple[Tokenizer, Tokenizer]
-# In the temporary folder: which job it belongs to, and what was learned first.
-RECORD, SURVEY = "job.json", "survey.npz"
+RECORD = "job.json"  # in the temporary folder: which job it belongs to
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +53,7 @@ class Job:
     Args:
         folder: to write to.
         settings: a `Preparation`.
-        names: of the corpora.
+        corpora: as `open_corpus` takes them.
         streams: the pairs of each corpus.
         weights: how often an epoch has the pairs of each corpus.
         tokenizers: vocabularies of source and target, or `None` to learn them.
@@ -52,7 +62,7 @@ class Job:
 
     folder: pathlib.Path
     settings: Preparation
-    names: list[str]
+    corpora: list[Corpus]
     streams: list[PairStream]
     weights: list[float]
     tokenizers: Tokenizers | None
@@ -72,6 +82,11 @@ class Job:
             "vocabularies": [sha256(t.model) for t in self.tokenizers or ()],
         }
         return sha256(json.dumps(description, sort_keys=True).encode())
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The names of source and target."""
+        return self.settings.source, self.settings.target
 
     def blocks(self) -> Iterator[Block]:
         """Yields the blocks of all corpora."""
@@ -120,7 +135,7 @@ def make_job(
     return Job(
         folder,
         settings,
-        [c if isinstance(c, str) else type(c).__name__ for c in corpora],
+        list(corpora),
         [opened(corpus, settings.train_split) for corpus in corpora],
         weights,
         tokenizers,
@@ -156,53 +171,53 @@ def temporary_folder(job: Job) -> Iterator[pathlib.Path]:
             raise
 
 
-def finish(
-    job: Job,
-    folder: pathlib.Path,
-    shards: Sequence[dict[str, Any]],
-    tokenizers: Tokenizers,
-) -> None:
+def finish(job: Job, folder: pathlib.Path, tokenizers: Tokenizers) -> None:
     """Writes what is still missing, and gives the folder its name.
 
     Args:
         job: the job.
         folder: of `temporary_folder`, with all shards.
-        shards: the records of `make_shard`.
         tokenizers: of source and target.
 
     Raises:
         ValueError: if no pair is left.
     """
+    shards = read_records(folder)
     manifest = _manifest(job, shards, tokenizers)
     if not any(shard["pairs"] for shard in shards):
-        left_out = total_left_out(manifest)
         raise ValueError(
-            f"Split {job.settings.train_split!r} has no pair left. "
-            f"Left out: {left_out}, max_length={job.settings.max_length}."
+            f"Split {job.settings.train_split!r} has no pair left. Left out: "
+            f"{total_left_out(manifest)}; max_length={job.settings.max_length}."
         )
+    complete = {MANIFEST}
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        complete.add(f"{side}.model")
         with write_aside(folder / f"{side}.model") as file:
             file.write(tokenizer.model)
-    temporary = [folder / RECORD, folder / SURVEY]
-    temporary += [folder / f"{shard['name']}.json" for shard in shards]
     for name, stream in job.evaluation.items():
-        manifest["evaluation"][name] = _write_text(job, folder, name, stream)
+        paths = [folder / f"{name}.{language}" for language in job.languages]
+        complete.update(path.name for path in paths)
+        manifest["evaluation"][name] = _write_text(paths, stream)
     with write_aside(folder / MANIFEST) as file:
         file.write((json.dumps(manifest, indent=1) + "\n").encode())
-    for path in temporary:
-        path.unlink(missing_ok=True)
-    (folder / ".lock").unlink(missing_ok=True)
+    for shard in shards:
+        complete.update(f"{shard['name']}.{kind}.npy" for kind in KINDS)
+    for path in folder.iterdir():
+        if path.name not in complete:
+            path.unlink()
     os.rename(folder, job.folder)
     sync_folder(job.folder.parent)
 
 
 def _manifest(job, shards, tokenizers):
     corpora = []
-    for number, name in enumerate(job.names):
+    for number, corpus in enumerate(job.corpora):
         mine = [s for s in shards if s["name"].startswith(f"pairs-{number}-")]
         corpora.append(
             {
-                "corpus": name,
+                "corpus": (
+                    corpus if isinstance(corpus, str) else type(corpus).__name__
+                ),
                 "weight": job.weights[number],
                 "pairs_read": sum(s["pairs_read"] for s in mine),
                 "left_out": {
@@ -255,13 +270,11 @@ def _versions():
     }
 
 
-def _write_text(job, folder, name, stream):
+def _write_text(paths, stream):
     """Writes a split as parallel files; returns its number of pairs."""
-    languages = job.settings.source, job.settings.target
-    sides = (folder / f"{name}.{language}" for language in languages)
     count = 0
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(write_aside(path)) for path in sides]
+        files = [stack.enter_context(write_aside(path)) for path in paths]
         for pair in stream:
             count += 1
             for file, text in zip(files, pair, strict=True):

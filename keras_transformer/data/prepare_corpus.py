@@ -9,11 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import numpy as np
-
-from keras_transformer.atomic_files import write_aside
 from keras_transformer.data.preparation_job import (
-    SURVEY,
     Corpus,
     Job,
     Tokenizers,
@@ -21,7 +17,7 @@ from keras_transformer.data.preparation_job import (
     make_job,
     temporary_folder,
 )
-from keras_transformer.data.prepared import SIDES, PreparedCorpus
+from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.settings import Preparation
 from keras_transformer.data.shards import (
     Block,
@@ -30,7 +26,7 @@ from keras_transformer.data.shards import (
     make_shard,
     readable_rows,
 )
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.survey import Survey, read_survey
 from keras_transformer.data.vocabulary import Sample, learn_vocabularies
 
 SECONDS = 10  # between two lines of progress
@@ -79,17 +75,15 @@ def prepare(
     job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
     with temporary_folder(job) as aside:
         blocks = _blocks_of(job)
-        found = _read_survey(aside) or _survey(job, aside, blocks)
-        tokenizers, repeated, total = found
-        progress = _Progress("Encoded", total)
-        records = []
+        survey = read_survey(aside)
+        if survey is None:
+            survey = _survey(job, blocks)
+            survey.write(aside)
+        progress = _Progress("Encoded", survey.pairs)
         for block in blocks():
-            duplicates = repeated.get(block.key)
-            records.append(
-                make_shard(aside, block, duplicates, tokenizers, settings)
-            )
+            make_shard(aside, block, survey, settings)
             progress.add(len(block.pairs))
-        finish(job, aside, records, tokenizers)
+        finish(job, aside, survey.tokenizers)
     return PreparedCorpus(folder)
 
 
@@ -99,55 +93,25 @@ def _blocks_of(job: Job) -> Callable[[], Iterator[Block]]:
     return job.blocks if len(first) > 1 else lambda: iter(first)
 
 
-def _survey(job, aside, blocks):
-    """Learns the vocabularies and finds the duplicates.
-
-    Returns:
-        The tokenizers, the duplicates by block, and the number of pairs.
-    """
-    settings, total = job.settings, 0
+def _survey(job, blocks):
+    """Learns the vocabularies and finds the duplicates."""
+    settings, pairs = job.settings, 0
     sample = Sample(settings.vocabulary_pairs, settings.seed)
-    hashes = {}
+    hashes, progress = {}, _Progress("Read", None)
     if job.tokenizers is None or settings.drop_duplicates:
-        progress = _Progress("Read", None)
         for block in blocks():
             rows, _ = readable_rows(block, settings)
             if job.tokenizers is None:
                 sample.add(block, rows)
             if settings.drop_duplicates:
                 hashes[block.key] = hash_pairs(block, rows)
-            total += len(block.pairs)
+            pairs += len(block.pairs)
             progress.add(len(block.pairs))
-    repeated = find_duplicates(hashes)
     tokenizers = job.tokenizers
     if tokenizers is None:
         progress.say("Learning the vocabulary …")
         tokenizers = learn_vocabularies(sample.pairs(), settings)
-    _write_survey(aside, tokenizers, repeated, total)
-    return tokenizers, repeated, total
-
-
-def _write_survey(aside, tokenizers, repeated, total):
-    """Writes what `_read_survey` reads, so that it is not done twice."""
-    arrays = {f"{c} {n}": found for (c, n), found in repeated.items()}
-    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
-        arrays[side] = np.frombuffer(tokenizer.model, np.uint8)
-    with write_aside(aside / SURVEY) as file:
-        np.savez(file, total=total, **arrays)
-
-
-def _read_survey(aside):
-    path = aside / SURVEY
-    if not path.exists():
-        return None
-    with np.load(path) as file:
-        arrays = dict(file)
-    total = int(arrays.pop("total"))
-    source, target = (arrays.pop(side).tobytes() for side in SIDES)
-    tokenizer = Tokenizer(source)
-    other = tokenizer if source == target else Tokenizer(target)
-    repeated = {tuple(map(int, k.split())): v for k, v in arrays.items()}
-    return (tokenizer, other), repeated, total
+    return Survey(tokenizers, find_duplicates(hashes), pairs)
 
 
 class _Progress:

@@ -86,7 +86,7 @@ class Preparation(CorpusSettings):
         False, "leave out pairs that are the same on both sides"
     )
     vocabulary_pairs: int = option_field(
-        500_000, "pairs that the vocabulary is learned from, drawn by the seed"
+        200_000, "pairs that the vocabulary is learned from, drawn by the seed"
     )
 
     def __post_init__(self):

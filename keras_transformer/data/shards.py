@@ -23,6 +23,7 @@ from keras_transformer.data.encoded_pairs import EncodedPairs, encode_pairs
 from keras_transformer.data.pair_stream import Pair
 from keras_transformer.data.prepared import KINDS, sha256
 from keras_transformer.data.settings import Preparation
+from keras_transformer.data.survey import Survey
 from keras_transformer.data.tokenizer import Tokenizer
 
 BLOCK = 100_000  # pairs
@@ -193,23 +194,29 @@ def write_shard(
 def make_shard(
     folder: str | os.PathLike,
     block: Block,
-    repeated: np.ndarray | None,
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    survey: Survey,
     settings: Preparation,
-) -> dict[str, Any]:
+) -> None:
     """Encodes a block and writes its shard, unless that is done already.
 
-    Returns:
-        The record of the shard, with `pairs_read` and `left_out`.
+    Beside the shard, `NAME.json` has its record, with `pairs_read` and
+    `left_out`. It is written last.
     """
     name = shard_name(block.key)
     done = pathlib.Path(folder, f"{name}.json")
-    if done.exists():  # written last
-        return json.loads(done.read_bytes())
-    pairs, left_out = encode_block(block, repeated, tokenizers, settings)
-    vocab_size = max(tokenizer.vocab_size for tokenizer in tokenizers)
+    if done.exists():
+        return
+    pairs, left_out = encode_block(
+        block, survey.repeated.get(block.key), survey.tokenizers, settings
+    )
+    vocab_size = max(t.vocab_size for t in survey.tokenizers)
     record = write_shard(folder, name, pairs, vocab_size)
     record |= {"pairs_read": len(block.pairs), "left_out": left_out}
     with write_aside(done) as file:
         file.write(json.dumps(record).encode())
-    return record
+
+
+def read_records(folder: str | os.PathLike) -> list[dict[str, Any]]:
+    """Returns the records of all shards of a folder, in their order."""
+    paths = sorted(pathlib.Path(folder).glob("pairs-*.json"))
+    return [json.loads(path.read_bytes()) for path in paths]

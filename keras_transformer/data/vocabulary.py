@@ -49,6 +49,12 @@ class Sample:
         del self._drawn[self.size :]
         self._limit = self._drawn[-1][0]
 
+    def merge(self, other: "Sample"):
+        """Adds what another sample of the same size has drawn."""
+        self._drawn += other._drawn
+        if len(self._drawn) > 2 * self.size:
+            self._shrink()
+
     def pairs(self) -> list[Pair]:
         """Returns the sample, in the order of the corpus."""
         if len(self._drawn) > self.size:
