@@ -18,6 +18,7 @@ TEXT = [
     "importlib_resources",  # imported by tensorflow-datasets, not required
     "sentencepiece>=0.2.1",
     "sacrebleu>=2.5",
+    "pyarrow",  # Parquet and Zstandard files; tensorflow-datasets has it, too
     "tensorflow-serving-api>=2.21",  # the form of requests to warm up with
     "matplotlib",
     "tensorboard",  # behind tf.summary, no longer required by tensorflow
@@ -44,8 +45,10 @@ setup(
     extras_require={
         "text": TEXT,
         "ctranslate2": ["ctranslate2>=4.5"],  # the export to that engine
+        "beam": ["apache-beam>=2.77"],  # corpora past one machine
         "dev": [
             *TEXT,
+            "apache-beam>=2.77",
             "pytest>=8",
             "pytest-xdist",
             "hypothesis>=6",

@@ -52,7 +52,7 @@ from keras_transformer.training.run import open_run, sha256
 
 BOTH = Recipe(
     vocab_size=6000,
-    tokens_per_batch=4096,
+    tokens_per_batch=3800,
     warmup_steps=2000,
     learning_rate_scale=1.5,
     steps=5500,

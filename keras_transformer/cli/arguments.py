@@ -135,6 +135,13 @@ def parser() -> argparse.ArgumentParser:
         "translate", "Translate lines from standard input to standard output."
     )
     _add_model(sub)
+    for side, direction in (("source", "translate"), ("target", "write")):
+        sub.add_argument(
+            f"--{side}",
+            metavar="FILE",
+            help=f"file to {direction}, with --runner only",
+        )
+    _add_runner(sub)
     sub.add_argument(
         "--explain",
         metavar="FILE.png",

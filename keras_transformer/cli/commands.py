@@ -64,9 +64,7 @@ def prepare(given: dict[str, Any]) -> None:
     if "runner" in given:
         from keras_transformer.data.beam_prepare import prepare_on_beam
 
-        options = [f"--runner={given['runner']}"]
-        options += given.get("runner_options", [])
-        found = prepare_on_beam(**arguments, options=options)
+        found = prepare_on_beam(**arguments, options=_runner_options(given))
     else:
         from keras_transformer.data.prepare_corpus import prepare
 
@@ -125,6 +123,10 @@ def translate(given: dict[str, Any]) -> None:
         _refuse(given, {"beam_size", "alpha", "batch_size"}, "--explain")
         _explain(_exported(given["path"]), given["explain"])
         return
+    if "runner" in given:
+        _translate_on_beam(given)
+        return
+    _refuse(given, {"source", "target"}, "translate without --runner")
     batch_size = given.get("batch_size", BATCH_SIZE)
     workers = _workers(batch_size)
     model = _exported(given["path"])
@@ -146,6 +148,33 @@ def translate(given: dict[str, Any]) -> None:
         before += len(lines)
     if shows_progress:
         show(f"{before:,} lines", end="\n")
+
+
+def _translate_on_beam(given):
+    """Translates a file by a pipeline of Apache Beam."""
+    from keras_transformer.export.beam_translate import translate_file
+
+    _refuse(given, {"beam_size", "alpha", "batch_size"}, "--runner")
+    if not {"source", "target"} <= given.keys():
+        raise ValueError(
+            "`--runner` needs the files to read and to write. Give --source "
+            "and --target."
+        )
+    failed = translate_file(
+        given["path"],
+        given["source"],
+        given["target"],
+        _runner_options(given),
+    )
+    print(
+        f"Translated {given['source']} to {given['target']}; "
+        f"{failed:,} lines failed."
+    )
+
+
+def _runner_options(given):
+    """Returns the options of a pipeline of Apache Beam."""
+    return [f"--runner={given['runner']}", *given.get("runner_options", [])]
 
 
 def _search(given):

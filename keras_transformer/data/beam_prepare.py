@@ -136,7 +136,8 @@ def _write_survey(hashes, pairs, models, settings, folder):
     if models is None:
         tokenizers = learn_vocabularies(pairs, settings)
     else:
-        tokenizers = tuple(Tokenizer(model) for model in models)
+        source, target = (Tokenizer(model) for model in models)
+        tokenizers = source, target
     repeated = (
         shards.find_duplicates(hashes) if settings.drop_duplicates else {}
     )
@@ -150,7 +151,9 @@ class _MakeShard(beam.DoFn):
         self.folder, self.settings = folder, settings
 
     def setup(self):
-        self.survey = read_survey(self.folder)
+        survey = read_survey(self.folder)
+        assert survey is not None  # the pipeline before wrote it
+        self.survey = survey
 
     def process(self, block):
         shards.make_shard(self.folder, block, self.survey, self.settings)

@@ -129,6 +129,10 @@ def _with_settings_of(corpus, recipe):
                     "corpus again."
                 )
             settings[field.name] = kept[field.name]
+    for name in ("validation", "test"):  # which are the names of its files
+        split = getattr(recipe, f"{name}_split")
+        if split and split == kept[f"{name}_split"]:
+            settings[f"{name}_split"] = name
     return dataclasses.replace(recipe, **settings)
 
 

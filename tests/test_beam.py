@@ -1,0 +1,162 @@
+"""Checks the pipelines on Apache Beam: they do what the functions do that run
+in one process."""
+
+import json
+
+import apache_beam as beam
+import pytest
+from apache_beam.ml.inference.base import RunInference
+from apache_beam.options.pipeline_options import PipelineOptions
+from conftest import folder_bytes
+
+from keras_transformer.data import shards
+from keras_transformer.data.beam_prepare import prepare_on_beam
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.prepare_corpus import prepare
+from keras_transformer.data.settings import Preparation
+from keras_transformer.export import beam_translate
+from keras_transformer.export.beam_translate import (
+    TranslationHandler,
+    translate_file,
+)
+from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.inference.text_lines import translate_lines
+
+# In this process: the tests change constants of modules.
+OPTIONS = ["--runner=DirectRunner", "--direct_running_mode=in_memory"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_pipeline_prepares_the_same_bytes(
+    corpus, tmp_path, monkeypatch, shared
+):
+    monkeypatch.setattr(shards, "BLOCK", 113)
+    settings = Preparation(
+        vocab_size=350,
+        shared_vocabulary=shared,
+        vocabulary_pairs=299,
+        max_length=30,
+        drop_duplicates=True,
+    )
+    corpora, weights = [str(corpus)] * 2, [1, 2.5]
+    found = prepare_on_beam(
+        corpora, tmp_path / "beam", settings, weights, options=OPTIONS
+    )
+    expected = prepare(corpora, tmp_path / "local", settings, weights)
+    assert folder_bytes(found.folder) == folder_bytes(expected.folder)
+    # With a vocabulary that is given, and without looking for duplicates.
+    given = expected.source_tokenizer, expected.target_tokenizer
+    settings = Preparation(shared_vocabulary=shared)
+    for name, function, more in (
+        ("beam-2", prepare_on_beam, {"options": OPTIONS}),
+        ("local-2", prepare, {}),
+    ):
+        function(
+            str(corpus), tmp_path / name, settings, tokenizers=given, **more
+        )
+    assert folder_bytes(tmp_path / "beam-2") == folder_bytes(
+        tmp_path / "local-2"
+    )
+
+
+@pytest.fixture
+def lines(corpus):
+    return [*read_lines(corpus / "test.en")[:19], "", "One.", "One."]
+
+
+@pytest.fixture
+def translations(exported, lines):
+    return translate_lines(SavedTranslator(exported).translate, lines)
+
+
+def test_the_handler_translates_in_a_pipeline(exported, lines, translations):
+    found = []
+    with beam.Pipeline(options=PipelineOptions(OPTIONS)) as pipeline:
+        results = (
+            pipeline
+            | beam.Create([*lines, lines[:3]])
+            | RunInference(TranslationHandler(str(exported)))
+        )
+        _ = results | beam.Map(lambda x: found.append((x.example, x.inference)))
+    expected = list(zip(lines, translations, strict=True))
+    assert sorted(x for x in found if isinstance(x[0], str)) == sorted(expected)
+    assert (lines[:3], translations[:3]) in found
+
+
+@pytest.fixture
+def source(tmp_path, lines):
+    path = tmp_path / "lines"
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(beam_translate, "CHUNK", 5)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_file_is_translated_in_order(
+    exported, source, tmp_path, translations
+):
+    target = tmp_path / "new" / "translations"
+    assert translate_file(exported, source, target, OPTIONS) == 0
+    assert read_lines(target) == translations
+    assert list(target.parent.iterdir()) == [target]
+    with pytest.raises(ValueError, match="must not exist"):
+        translate_file(exported, source, target, OPTIONS)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_line_that_fails_is_kept_apart(
+    exported, source, tmp_path, lines, translations, monkeypatch
+):
+    translate = beam_translate.translate_lines
+
+    def fails(function, some, batch_size):
+        if lines[7] in some:
+            raise RuntimeError("cannot be translated")
+        return translate(function, some, batch_size)
+
+    monkeypatch.setattr(beam_translate, "translate_lines", fails)
+    target = tmp_path / "translations"
+    assert translate_file(exported, source, target, OPTIONS) == 1
+    translations[7] = ""
+    assert read_lines(target) == translations
+    (failure,) = read_lines(tmp_path / "translations.failed")
+    assert json.loads(failure) == {
+        "line": 8,
+        "text": lines[7],
+        "error": "RuntimeError: cannot be translated",
+    }
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_stopped_translation_goes_on(
+    exported, source, tmp_path, translations, monkeypatch
+):
+    """Parts that are complete are not translated again."""
+    write, written = beam_translate._write, []
+
+    def stops(folder, number, *rest):
+        if len(written) == 2:
+            raise OSError("No space left on device")
+        written.append(number)
+        write(folder, number, *rest)
+
+    target = tmp_path / "translations"
+    with monkeypatch.context() as patch:
+        patch.setattr(beam_translate, "_write", stops)
+        with pytest.raises(Exception, match="No space left"):
+            translate_file(exported, source, target, OPTIONS)
+    assert not target.exists()
+    again = []
+
+    def counted(folder, number, *rest):
+        again.append(number)
+        write(folder, number, *rest)
+
+    monkeypatch.setattr(beam_translate, "_write", counted)
+    translate_file(exported, source, target, OPTIONS)
+    assert read_lines(target) == translations
+    assert sorted([*written, *again]) == [0, 1, 2, 3, 4]
