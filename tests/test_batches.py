@@ -194,6 +194,25 @@ def test_each_replica_gets_its_piece():
         assert sorted(map(tuple, rows)) == sorted(map(tuple, expected))
 
 
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_train_on_the_batches_of_one(workers):
+    """Together, in the order of one worker, whatever their number."""
+
+    def rows(sharding):
+        batches = training_batches(encoded(), 97, 3, sharding).take(150)
+        return [
+            sorted(row[row != 0].tolist() for row in b["source"].numpy()[0])
+            for b in batches
+        ]
+
+    parts = [rows(Sharding(workers, i)) for i in range(workers)]
+    together = [
+        sorted(row for part in batch for row in part if row)
+        for batch in zip(*parts, strict=True)
+    ]
+    assert together == rows(Sharding())
+
+
 def test_resuming_takes_up_where_it_stopped():
     def batches(first, count):
         dataset = training_batches(encoded(), 97, seed=3, first_batch=first)

@@ -7,6 +7,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.ml.inference.base import RunInference
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
 from conftest import folder_bytes
 
 from keras_transformer.data import shards
@@ -70,17 +71,18 @@ def translations(exported, lines):
 
 
 def test_the_handler_translates_in_a_pipeline(exported, lines, translations):
-    found = []
+    elements = [*lines, lines[:3]]
+    expected = [*translations, translations[:3]]
     with beam.Pipeline(options=PipelineOptions(OPTIONS)) as pipeline:
         results = (
             pipeline
-            | beam.Create([*lines, lines[:3]])
+            | beam.Create(elements)
             | RunInference(TranslationHandler(str(exported)))
+            | beam.Map(lambda result: (result.example, result.inference))
         )
-        _ = results | beam.Map(lambda x: found.append((x.example, x.inference)))
-    expected = list(zip(lines, translations, strict=True))
-    assert sorted(x for x in found if isinstance(x[0], str)) == sorted(expected)
-    assert (lines[:3], translations[:3]) in found
+        assert_that(
+            results, equal_to(list(zip(elements, expected, strict=True)))
+        )
 
 
 @pytest.fixture
