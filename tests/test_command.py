@@ -13,8 +13,10 @@ import types
 
 import pytest
 
+from keras_transformer.cli import arguments as command_line
 from keras_transformer.cli import commands
 from keras_transformer.cli import main as command
+from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.export import saved_translator
 from keras_transformer.training.run import open_run
 
@@ -29,7 +31,7 @@ def test_help_names_every_command(capsys):
         command.main(["--help"])
     assert exit_.value.code == 0
     out = capsys.readouterr().out
-    for name in ("train", "average", "export", "translate", "evaluate"):
+    for name in commands.COMMANDS:
         assert name in out
         with pytest.raises(SystemExit):
             command.main([name, "--help"])
@@ -107,6 +109,50 @@ def test_each_command_continues_from_the_one_before(
     assert result["search"]["beam_size"] == 2
     stored = (model / "evaluations.jsonl").read_text()
     assert json.loads(stored) == result
+
+
+def test_a_prepared_corpus_is_trained_on(corpus, tmp_path, capsys):
+    folder, run = str(tmp_path / "prepared"), str(tmp_path / "run")
+    settings = ["--vocab-size=400", "--max-length=25"]
+    status, captured = run_command(
+        capsys, "prepare", str(corpus), folder, *settings
+    )
+    assert status == 0
+    pairs = len(PreparedCorpus(folder))
+    assert f"Prepared {pairs} pairs" in captured.out
+    assert f"left out: {700 - pairs} too long" in captured.out
+    train = ["train", "--corpus", folder, "--out", run, "--steps=1"]
+    train += ["--num-layers=1", "--d-model=22", "--num-heads=2", "--d-ff=31"]
+    status, captured = run_command(capsys, *train, "--max-length=26")
+    assert status == 1
+    assert re.search("max_length=26.* has 25", captured.err)
+    status, captured = run_command(capsys, *train)
+    assert status == 0
+    assert f"on {pairs} pairs" in captured.out
+    assert not (tmp_path / "run" / "data").exists()
+    # Its vocabulary serves for another corpus.
+    other = str(tmp_path / "other")
+    arguments = ["prepare", str(corpus), other, "--vocabulary-of", run]
+    status, captured = run_command(capsys, *arguments, "--weights=2")
+    assert status == 0
+    assert "Prepared 1,400 pairs" in captured.out
+    found, expected = PreparedCorpus(other), PreparedCorpus(folder)
+    assert found.source_tokenizer.model == expected.source_tokenizer.model
+    tune = [*train, "--initial-run", run]
+    tune[tune.index(folder)], tune[tune.index(run)] = other, run + "-2"
+    tune += ["--max-length=256"]
+    status, captured = run_command(capsys, *tune)
+    assert status == 0, captured.err
+
+
+def test_options_of_a_runner_need_a_runner(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["prepare", "a", "b", "--", "--direct_num_workers=2"])
+    assert "are for a `--runner`" in capsys.readouterr().err
+    given = command_line.parse(
+        ["prepare", "a", "b", "--runner", "X", "--", "--x=1", "--y"]
+    )
+    assert given["runner_options"] == ["--x=1", "--y"]
 
 
 @pytest.fixture

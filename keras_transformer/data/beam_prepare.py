@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from keras_transformer.data import shards
+from keras_transformer.data.beam_pipeline import run_pipeline
 from keras_transformer.data.corpus import open_corpus
 from keras_transformer.data.preparation_job import (
     Corpus,
@@ -59,12 +59,19 @@ def prepare_on_beam(
     read = functools.partial(_read, job.corpora, arguments)
     with temporary_folder(job) as aside:
         if read_survey(aside) is None:
-            with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
-                _survey(_blocks(pipeline, job, read), job, str(aside))
-        with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
-            _ = _blocks(pipeline, job, read) | "Write shards" >> beam.ParDo(
-                _MakeShard(str(aside), settings)
+            run_pipeline(
+                lambda pipeline: _survey(
+                    _blocks(pipeline, job, read), job, str(aside)
+                ),
+                options,
             )
+        run_pipeline(
+            lambda pipeline: (
+                _blocks(pipeline, job, read)
+                | "Write shards" >> beam.ParDo(_MakeShard(str(aside), settings))
+            ),
+            options,
+        )
         survey = read_survey(aside)
         assert survey is not None  # the first pipeline wrote it
         finish(job, aside, survey.tokenizers)

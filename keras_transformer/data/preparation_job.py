@@ -122,6 +122,13 @@ def make_job(
             f"Received: {len(corpora)} corpora, weights={weights}"
         )
 
+    if tokenizers is not None:
+        settings = dataclasses.replace(
+            settings,
+            vocab_size=tokenizers[1].vocab_size,
+            shared_vocabulary=tokenizers[0].model == tokenizers[1].model,
+        )
+
     def opened(corpus, split):
         languages = settings.source, settings.target
         return open_corpus(corpus, split, *languages, settings.data_dir)

@@ -14,9 +14,9 @@ from apache_beam.ml.inference.base import (
     PredictionResult,
     RunInference,
 )
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from keras_transformer.atomic_files import write_aside
+from keras_transformer.data.beam_pipeline import run_pipeline
 from keras_transformer.data.text_files import stream_lines
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.text_lines import translate_lines
@@ -119,8 +119,9 @@ def translate_file(
     parts = target.with_name(f".{target.name}.parts")
     parts.mkdir(parents=True, exist_ok=True)
     handler = TranslationHandler(str(model), batching=ONE_BY_ONE)
-    inference = RunInference(KeyedModelHandler(handler))
-    with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
+    inference: RunInference = RunInference(KeyedModelHandler(handler))
+
+    def build(pipeline):
         done, failed = (
             pipeline
             | "File" >> beam.Create([str(source)])
@@ -135,6 +136,8 @@ def translate_file(
             | "Chunks of failed batches" >> beam.FlatMap(lambda x: x[0])
             | "Line by line" >> beam.ParDo(_TranslateAlone(handler, str(parts)))
         )
+
+    run_pipeline(build, options)
     return _join(source, parts, target)
 
 

@@ -79,6 +79,8 @@ def start_run(
             "The folder of a new run must not exist. Received: "
             f"{str(folder)!r}. Go on with it by --resume, or name another."
         )
+    if is_prepared(recipe.corpus):
+        recipe = _with_settings_of(recipe.corpus, recipe)
     # Wrong settings are to show before the corpus is read.
     config = TransformerConfig.preset(
         preset, vocab_size=recipe.vocab_size, **overrides
@@ -90,8 +92,6 @@ def start_run(
     initial = open_run(recipe.initial_run) if recipe.initial_run else None
     if initial:
         _check_fits(initial, config, recipe)
-    if is_prepared(recipe.corpus):
-        recipe = _with_settings_of(recipe.corpus, recipe)
     for split in (recipe.validation_split, recipe.test_split):
         if split:
             read_pairs(recipe, split)  # shows now whether it exists

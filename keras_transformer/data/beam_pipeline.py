@@ -1,0 +1,73 @@
+"""Runs pipelines of Apache Beam, again if a worker was killed."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import apache_beam as beam
+import grpc
+from apache_beam.options.pipeline_options import PipelineOptions
+
+ATTEMPTS = 4
+
+
+class WorkerEndedError(RuntimeError):
+    """A worker process of Beam's DirectRunner was killed."""
+
+
+def run_pipeline(
+    build: Callable[[beam.Pipeline], None], options: Sequence[str]
+) -> None:
+    """Builds and runs a pipeline, again if a worker of DirectRunner is killed.
+
+    Other runners replace a worker by themselves. The steps of the pipeline have
+    to write the same bytes when they are repeated.
+
+    Args:
+        build: adds the steps to a pipeline.
+        options: of the pipeline.
+
+    Raises:
+        WorkerEndedError: if a worker was killed in each of four attempts.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with _ended_with_its_workers():
+                pipeline = beam.Pipeline(options=PipelineOptions(options))
+                build(pipeline)
+                pipeline.run().wait_until_finish()
+            return
+        except WorkerEndedError as error:
+            if attempt == ATTEMPTS:
+                raise
+            print(f"{error} The pipeline is run again.", flush=True)
+
+
+@contextlib.contextmanager
+def _ended_with_its_workers() -> Iterator[None]:
+    """Raises an error in the main thread if a worker process ends too early.
+
+    DirectRunner itself would wait for it for ever. It notices the end in a
+    thread, which fails.
+    """
+    before, ended = threading.excepthook, []
+
+    def hook(found):
+        if "Worker subprocess exited" in str(found.exc_value):
+            ended.append(found.exc_value)
+            # A true signal wakes it up; `interrupt_main` would not.
+            main = threading.main_thread().ident or 0
+            signal.pthread_kill(main, signal.SIGINT)
+        elif not issubclass(found.exc_type, grpc.RpcError):  # of its channel
+            before(found)
+
+    threading.excepthook = hook
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not ended:
+            raise
+        raise WorkerEndedError(f"{ended[0]}.") from ended[0]
+    finally:
+        threading.excepthook = before
