@@ -49,11 +49,14 @@ folder = pathlib.Path(temporary.name)
 # A corpus is named by one string, the option `--corpus` or the `corpus` of a
 # `Recipe`. It is one of
 #
-# - a folder with the files `SPLIT.LANGUAGE` or `SPLIT.LANGUAGE.gz`, one
-#   sentence a line, such as `train.en` and `train.de.gz`;
+# - a folder with the files `SPLIT.LANGUAGE`, one sentence a line, such as
+#   `train.en` and `train.de.gz`, or with a table `SPLIT.tsv` or `SPLIT.parquet`;
 # - `tfds:NAME`, a translation data set of TensorFlow Datasets, such as
 #   `tfds:wmt14_translate/de-en`;
 # - `builtin`, sentences that a grammar in the package makes.
+#
+# A large corpus is cleaned and encoded once, by `keras-transformer prepare`; see
+# [Corpora of any size](../corpora.md).
 #
 # Put your own text into a folder. Line 7 of `train.de` must be the translation
 # of line 7 of `train.en`. Here, the sentences come from the built-in grammar.

@@ -133,18 +133,13 @@ class _Corpus:
     """Holds one corpus of a mixture."""
 
     def __init__(self, folder, record):
-        self._shards = [
-            _Shard(folder, shard)
-            for shard in record["shards"]
-            if shard["pairs"]
-        ]
-        self._ends = np.cumsum(
-            [shard["pairs"] for shard in record["shards"] if shard["pairs"]]
-        )
-        self._pairs = int(self._ends[-1]) if len(self._ends) else 0
+        shards = [shard for shard in record["shards"] if shard["pairs"]]
+        self._shards = [_Shard(folder, shard) for shard in shards]
+        self._ends = np.cumsum([shard["pairs"] for shard in shards])
+        self._pairs = record["pairs"]
         self._weight = record["weight"]
         self.target_tokens = self._weight * sum(
-            shard["target_tokens"] for shard in record["shards"]
+            shard["target_tokens"] for shard in shards
         )
 
     def __len__(self):
