@@ -18,6 +18,7 @@ that exists, prepares it by the command, and opens it in processes of their own:
 import argparse
 import itertools
 import json
+import multiprocessing
 import os
 import pathlib
 import resource
@@ -46,7 +47,7 @@ def prepare(corpus, folder, vocabulary):
     command += [str(corpus), str(folder), "--vocab-size", str(vocabulary)]
     command += ["--drop-duplicates", "--max-length-ratio", "3"]
     began = time.perf_counter()
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -129,7 +130,13 @@ def main():
     for name, size in corpora.items():
         corpus = pathlib.Path(options.corpus or options.folder / f"text-{size}")
         if not corpus.exists():
-            write_corpus(corpus, size)
+            # In a process of its own: a command's memory is counted from that
+            # of the process that starts it.
+            process = multiprocessing.Process(
+                target=write_corpus, args=(corpus, size)
+            )
+            process.start()
+            process.join()
         prepared = options.folder / f"prepared-{size}"
         seconds, most = prepare(corpus, prepared, options.vocab_size)
         on_disk = sum(path.stat().st_size for path in prepared.iterdir())
