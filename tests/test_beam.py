@@ -11,6 +11,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from conftest import folder_bytes
 
 from keras_transformer.data import shards
+from keras_transformer.data.beam_pipeline import run_pipeline
 from keras_transformer.data.beam_prepare import prepare_on_beam
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.prepare_corpus import prepare
@@ -162,3 +163,31 @@ def test_a_stopped_translation_goes_on(
     translate_file(exported, source, target, OPTIONS)
     assert read_lines(target) == translations
     assert sorted([*written, *again]) == [0, 1, 2, 3, 4]
+
+
+def test_a_pipeline_whose_worker_is_killed_runs_again(tmp_path, capsys):
+    """DirectRunner alone would wait for the worker for ever."""
+    names = [str(tmp_path / str(number)) for number in range(7)]
+    killed = str(tmp_path / "killed")
+
+    def write(name):
+        import os
+        import signal
+
+        if name.endswith("3") and not os.path.exists(killed):
+            open(killed, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        open(name, "w").close()
+
+    run_pipeline(
+        lambda pipeline: (
+            pipeline | beam.Create(names) | beam.Reshuffle() | beam.Map(write)
+        ),
+        [
+            "--runner=DirectRunner",
+            "--direct_num_workers=2",
+            "--direct_running_mode=multi_processing",
+        ],
+    )
+    assert {str(path) for path in tmp_path.iterdir()} == {*names, killed}
+    assert "The pipeline is run again." in capsys.readouterr().out
