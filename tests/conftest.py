@@ -49,6 +49,19 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+@pytest.fixture(scope="module")
+def unoptimized_graphs():
+    """Turns off TensorFlow's graph optimizer for the tests of a module.
+
+    Graphs as small as those of training here take longer to optimize than to
+    run. What is exported and served is tested with the optimizer.
+    """
+    name = "disable_meta_optimizer"
+    tf.config.optimizer.set_experimental_options({name: True})
+    yield
+    tf.config.optimizer.set_experimental_options({name: False})
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Seeds each test and resets the dtype policy after it."""

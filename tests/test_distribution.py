@@ -17,6 +17,8 @@ from test_interruption import train_command, wait_for_step
 from keras_transformer.training import checkpoints
 from keras_transformer.training.distribution import default_strategy
 
+pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
+
 PROGRAM = pathlib.Path(__file__).with_name("replicas.py")
 CLIPNORM = 0.05
 

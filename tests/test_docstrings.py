@@ -10,7 +10,6 @@ import pathlib
 import sys
 
 import pytest
-import tensorflow as tf
 
 import keras_transformer
 from keras_transformer import data, export, inference, training
@@ -52,15 +51,6 @@ def failures_alone(public):
 def test_the_example_runs(public):
     found = failures(public, vars(sys.modules[public.__module__]))
     assert not found, found
-
-
-@pytest.fixture(scope="module")
-def unoptimized_graphs():
-    """Graphs this small take longer to optimize than to run."""
-    name = "disable_meta_optimizer"
-    tf.config.optimizer.set_experimental_options({name: True})
-    yield
-    tf.config.optimizer.set_experimental_options({name: False})
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ import sys
 import pytest
 from conftest import SMALL
 
+pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
+
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 

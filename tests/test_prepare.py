@@ -211,6 +211,24 @@ def test_rows_and_parquet_files_hold_pairs(corpus, tmp_path, nested):
     assert pairs_of(tmp_path) == pairs
 
 
+def test_rows_in_python_are_prepared_and_trained_on(corpus, tmp_path):
+    """As a data set of Hugging Face is, whose splits are rows each."""
+    train, validation = (
+        rows_of(pairs_of(corpus, split), nested=True)
+        for split in ("train", "validation")
+    )
+    prepared = prepare(
+        [train],
+        tmp_path / "prepared",
+        SETTINGS,
+        evaluation={"validation": validation},
+    )
+    assert text_of(prepared) == pairs_of(corpus)
+    assert pairs_of(prepared.folder, "validation") == pairs_of(
+        corpus, "validation"
+    )
+
+
 def test_a_sample_of_the_text_teaches_the_vocabulary(corpus, tmp_path):
     """The sample depends on the seed, and not on the size of the blocks."""
     settings = dataclasses.replace(
@@ -382,6 +400,8 @@ def test_wrong_arguments_are_refused(corpus, tmp_path):
         prepare(str(corpus), tmp_path / "new", weights=[0])
     with pytest.raises(ValueError, match="only once"):
         prepare([iter([])], tmp_path / "new")
+    with pytest.raises(ValueError, match=r"Give `\[rows\]`"):
+        prepare([{"en": "one", "de": "eins"}], tmp_path / "new")
     for wrong in ({"max_length_ratio": 0.5}, {"vocabulary_pairs": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Preparation(**wrong)

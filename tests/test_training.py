@@ -24,6 +24,8 @@ from keras_transformer.training.progress import read_validated
 from keras_transformer.training.run import open_run
 from keras_transformer.training.train_run import train
 
+pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
+
 
 @pytest.fixture(scope="module")
 def run(recipe, tmp_path_factory):

@@ -115,6 +115,11 @@ def make_job(
         )
     if isinstance(corpora, str) or not isinstance(corpora, Sequence):
         corpora = [corpora]
+    if any(isinstance(corpus, Mapping) for corpus in corpora):
+        raise ValueError(
+            "Rows are one corpus of several. Received: a list of rows. Give "
+            "`[rows]`."
+        )
     weights = [1.0] * len(corpora) if weights is None else list(weights)
     if len(weights) != len(corpora) or min(weights, default=0) <= 0:
         raise ValueError(
