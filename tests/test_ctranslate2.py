@@ -110,3 +110,9 @@ def test_an_export_is_refused_with_the_reason(run, tmp_path):
         interop.specification(random_model(key_dim=7))
     with pytest.raises(ValueError, match="activation='tanh'"):
         interop.specification(random_model(activation="tanh"))
+
+
+def test_unknown_positions_are_refused():
+    """They would be written as zeros."""
+    with pytest.raises(ValueError, match="positions='cubic'"):
+        interop._positions("cubic", None, 7)

@@ -201,7 +201,7 @@ for name in starts[0].keys() - {"time"}:
 #
 # To find the first step that differs, start both runs anew with
 # `--validate-every 1 --keep-checkpoints 100`, and stop and resume one of them.
-# Then compare the arrays of each step:
+# Then compare the arrays of each step (here, steps 4 and 8 were saved in both):
 
 # %%
 for step in (4, 8):
@@ -211,12 +211,18 @@ for step in (4, 8):
     assert not differ
 
 # %% [markdown]
-# If arrays under `seeds/` differ first, look at dropout and the number of
-# devices. If they are equal, the step saw another batch or computed in another
-# way. A batch depends on the seed, the recipe and the step alone:
-# `data/batches.py`, and with BPE-dropout `data/bpe_dropout.py`. What a checkpoint
-# holds is `state_of` in `training/checkpoints.py`; where a run goes on is
-# `training/progress.py`.
+# If arrays under `seeds/` differ first, look at dropout (`layers/dropout.py`) and
+# the number of devices. If the first step after the restart differs already, look
+# at what was restored: `state_of` in `training/checkpoints.py`, and
+# `training/progress.py`. Otherwise print the batch of that step in both runs; it
+# depends on the seed, the recipe and the step alone (`data/batches.py`, and with
+# BPE-dropout `data/bpe_dropout.py`). If the batches are equal, the computation
+# differs: `training/step.py`, `chunked_loss.py`, `adam.py`, and with several
+# devices `distribution.py`.
+#
+# If all steps are equal, the difference came from stopping between two
+# validations: keep the `--validate-every` of your run, stop at the same step as
+# before, and compare the checkpoints that both runs have.
 #
 # In `log.jsonl` compare `val_loss`: the `loss` of an epoch that was interrupted
 # covers the steps after the restart alone. `weights.npz` is chosen by BLEU on

@@ -124,7 +124,9 @@ def specification(
         (decoder, decoder.embeddings, model.target_embedding),
     ):
         to.weight = _array(embedding.embeddings)
-        side.position_encodings.encodings = _positions(embedding, positions)
+        side.position_encodings.encodings = _positions(
+            config.positions, embedding, positions
+        )
     decoder.projection.weight = decoder.embeddings.weight  # §3.4, tied
     for side, norm in (
         (encoder, model.encoder_norm),
@@ -142,16 +144,15 @@ def specification(
     return spec
 
 
-def _positions(embedding, length):
-    if embedding.positions == "learned":
+def _positions(kind, embedding, length):
+    if kind == "learned":
         return _array(embedding.position_embeddings)
-    if embedding.positions is None:
+    if kind is None:
         return np.zeros((length, embedding.d_model), "float32")
-    if embedding.positions == "sinusoidal":
+    if kind == "sinusoidal":
         return _array(positional_encoding(np.arange(length), embedding.d_model))
     raise ValueError(
-        "CTranslate2 has no such positions. "
-        f"Received: positions={embedding.positions!r}"
+        f"CTranslate2 has no such positions. Received: positions={kind!r}"
     )
 
 

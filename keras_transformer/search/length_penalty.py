@@ -24,6 +24,7 @@ def length_penalty(
     `tests/paper.py` and `tests/test_conformance.py`, with known values in
     `tests/test_decoding.py`; `export/export_readme.md`, `export/ctranslate2.py`
     and the guides `decode_your_model.py` and `export_and_serve.py` describe it.
+    Another formula is a departure: a row in `docs/paper.md`.
 
     Args:
         length: n, an integer or integer tensor.
