@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import uuid
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
@@ -34,7 +35,9 @@ def write_aside(path: str | os.PathLike) -> Iterator[BinaryIO]:
             the error of a full disk does not do by itself.
     """
     path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # Processes of several machines may have the same number.
+    unique = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    temporary = path.with_name(f".{path.name}.{unique}")
     try:
         with open(temporary, "wb") as file:
             yield file

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "data": {*BELOW, "lock"},
     "inference": {*BELOW, *MODEL, "data"},
     "training": {*BELOW, *MODEL, "data", "inference", "lock"},
-    "export": {*BELOW, *MODEL, "data", "inference", "training"},
+    "export": {*BELOW, *MODEL, "data", "inference", "lock", "training"},
     "cli": {*BELOW, *MODEL, "data", "inference", "training", "export"},
     "__main__": {"cli"},
     "__init__": {*MODEL, "cli", "moved"},

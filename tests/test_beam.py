@@ -165,6 +165,21 @@ def test_a_stopped_translation_goes_on(
     assert sorted([*written, *again]) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_parts_of_another_file_are_not_used(
+    exported, source, tmp_path, translations
+):
+    parts = tmp_path / ".translations.parts"
+    parts.mkdir()
+    beam_translate._write(parts, 0, ["of another file"], {})
+    target = tmp_path / "translations"
+    translate_file(exported, source, target, OPTIONS)
+    assert read_lines(target) == translations
+    with pytest.raises(ValueError, match="does not exist"):
+        translate_file(exported, tmp_path / "x", tmp_path / "y", OPTIONS)
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_a_pipeline_whose_worker_is_killed_runs_again(tmp_path, capsys):
     """DirectRunner alone would wait for the worker for ever."""
     names = [str(tmp_path / str(number)) for number in range(7)]

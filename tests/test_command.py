@@ -130,6 +130,13 @@ def test_a_prepared_corpus_is_trained_on(corpus, tmp_path, capsys):
     assert status == 0
     assert f"on {pairs} pairs" in captured.out
     assert not (tmp_path / "run" / "data").exists()
+    # The default is refused, too, where it is given and differs.
+    again = [x if x != run else run + "-x" for x in train]
+    status, captured = run_command(capsys, *again, "--vocab-size=8000")
+    assert status == 1
+    assert re.search("vocab_size=8000.* has 400", captured.err)
+    status, captured = run_command(capsys, *train, "--resume")
+    assert status == 0, captured.err
     # Its vocabulary serves for another corpus.
     other = str(tmp_path / "other")
     arguments = ["prepare", str(corpus), other, "--vocabulary-of", run]

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import lzma
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,6 +230,55 @@ def test_rows_in_python_are_prepared_and_trained_on(corpus, tmp_path):
     )
 
 
+def test_rows_are_validated_on_other_rows_only(corpus, tmp_path):
+    rows = rows_of(pairs_of(corpus), nested=False)
+    found = prepare([rows], tmp_path / "prepared", SETTINGS)
+    assert found.manifest["evaluation"] == {}
+    with pytest.raises(ValueError, match="keys"):
+        prepare([rows], tmp_path / "x", SETTINGS, evaluation={"valid": rows})
+    both = {"validation": rows[:3], "test": rows[:2]}
+    found = prepare([rows], tmp_path / "x", SETTINGS, evaluation=both)
+    assert found.manifest["evaluation"] == {"validation": 3, "test": 2}
+
+
+def test_columns_may_be_named_translation(tmp_path):
+    for rows in (
+        [{"en": "one", "de": "eins", "translation": "un"}],
+        [{"en": "one", "translation": "eins", "de": "eins"}],
+    ):
+        table = pyarrow.Table.from_pylist(rows)
+        parquet.write_table(table, tmp_path / "train.parquet")
+        assert pairs_of(tmp_path) == [("one", "eins")]
+    found = open_corpus(str(tmp_path), "train", "en", "translation")
+    assert list(found) == [("one", "eins")]
+    rows = [{"translation": None}, {"translation": {"en": "a", "de": "b"}}]
+    found = open_corpus(rows, "train", "en", "de")
+    assert list(found) == [("", ""), ("a", "b")]
+
+
+def test_names_of_parts_may_hold_the_language(tmp_path):
+    """As those of WMT do: europarl-v7.de-en.de."""
+    for part in ("a.de-en", "b.en"):
+        write_pairs(tmp_path, [(part, f"{part}!")], f"train-{part}")
+    assert pairs_of(tmp_path) == [("a.de-en", "a.de-en!"), ("b.en", "b.en!")]
+    write_pairs(tmp_path, [("whole", "ganz")])
+    with pytest.raises(ValueError, match="one file or has parts"):
+        pairs_of(tmp_path)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_broken_validation_split_is_found_first(
+    corpus, tmp_path, monkeypatch
+):
+    folder = tmp_path / "corpus"
+    shutil.copytree(corpus, folder)
+    with open(folder / "validation.de", "a") as file:
+        file.write("eins\n")
+    monkeypatch.setattr(shards, "write_shard", None)
+    with pytest.raises(ValueError, match="same number of lines"):
+        prepare(str(folder), tmp_path / "prepared", SETTINGS)
+
+
 def test_a_sample_of_the_text_teaches_the_vocabulary(corpus, tmp_path):
     """The sample depends on the seed, and not on the size of the blocks."""
     settings = dataclasses.replace(
@@ -398,6 +448,17 @@ def test_wrong_arguments_are_refused(corpus, tmp_path):
         prepare([str(corpus)] * 2, tmp_path / "new", weights=[1])
     with pytest.raises(ValueError, match="positive weight"):
         prepare(str(corpus), tmp_path / "new", weights=[0])
+    for weight in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="positive weight"):
+            prepare(str(corpus), tmp_path / "new", weights=[weight])
+    pair = write_pairs(tmp_path / "pair", [("one two three", "eins zwei")])
+    write_pairs(tmp_path / "pair", [("one", "eins")], "validation")
+    small = dataclasses.replace(SETTINGS, vocab_size=290)
+    with pytest.raises(ValueError, match="no pair left"):
+        prepare(pair, tmp_path / "new", small, weights=[0.4])
+    same = dataclasses.replace(SETTINGS, source="de")
+    with pytest.raises(ValueError, match="different names"):
+        prepare(str(corpus), tmp_path / "new", same)
     with pytest.raises(ValueError, match="only once"):
         prepare([iter([])], tmp_path / "new")
     with pytest.raises(ValueError, match=r"Give `\[rows\]`"):

@@ -52,6 +52,8 @@ def prepare(given: dict[str, Any]) -> None:
 
     tokenizers = None
     if "vocabulary_of" in given:
+        refused = {"vocab_size", "shared_vocabulary", "vocabulary_pairs"}
+        _refuse(given, refused, "--vocabulary-of")
         run = open_run(given["vocabulary_of"])
         tokenizers = run.source_tokenizer, run.target_tokenizer
     arguments = {

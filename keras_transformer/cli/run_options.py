@@ -9,7 +9,8 @@ from keras_transformer.cli.arguments import (
     options_of,
 )
 from keras_transformer.config import PRESETS, TransformerConfig
-from keras_transformer.training.new_run import start_run
+from keras_transformer.data.prepared import is_prepared
+from keras_transformer.training.new_run import check_settled, start_run
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run, open_run, wait_for_run
 
@@ -38,6 +39,9 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
         run = open_run(folder)
         _check_agrees(settings, run)
         return run
+    corpus = recipe.get("corpus", Recipe.corpus)
+    if is_prepared(corpus):
+        check_settled(corpus, recipe)
     preset = given.get("preset", DEFAULT_PRESET)
     return start_run(folder, preset, Recipe(**recipe), **shape)
 

@@ -20,6 +20,7 @@ from keras_transformer.data.preparation_job import (
     finish,
     make_job,
     temporary_folder,
+    write_evaluation,
 )
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.settings import Preparation
@@ -58,6 +59,7 @@ def prepare_on_beam(
     arguments = settings.train_split, *job.languages, settings.data_dir
     read = functools.partial(_read, job.corpora, arguments)
     with temporary_folder(job) as aside:
+        texts = write_evaluation(job, aside)
         if read_survey(aside) is None:
             run_pipeline(
                 lambda pipeline: _survey(
@@ -74,7 +76,7 @@ def prepare_on_beam(
         )
         survey = read_survey(aside)
         assert survey is not None  # the first pipeline wrote it
-        finish(job, aside, survey.tokenizers)
+        finish(job, aside, survey.tokenizers, texts)
     return PreparedCorpus(folder)
 
 

@@ -6,6 +6,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
@@ -38,6 +39,7 @@ from keras_transformer.data.shards import (
     read_blocks,
     read_records,
 )
+from keras_transformer.data.text_files import check_name_parts
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.lock import lock
 
@@ -107,21 +109,32 @@ def make_job(
     Raises:
         ValueError: if an argument does not fit, or a corpus does not exist.
     """
-    folder = pathlib.Path(folder)
+    check_name_parts(settings.source, settings.target)
+    folder = pathlib.Path(folder).absolute()
     if folder.exists():
         raise ValueError(
             "The folder of a prepared corpus must not exist. "
             f"Received: {str(folder)!r}. Name another, or remove it."
         )
+    if settings.source == settings.target:
+        raise ValueError(
+            "Source and target must have different names. "
+            f"Received: {settings.source!r} for both."
+        )
     if isinstance(corpora, str) or not isinstance(corpora, Sequence):
         corpora = [corpora]
+    corpora = [
+        os.path.abspath(c) if isinstance(c, str) and os.path.isdir(c) else c
+        for c in corpora
+    ]
     if any(isinstance(corpus, Mapping) for corpus in corpora):
         raise ValueError(
             "Rows are one corpus of several. Received: a list of rows. Give "
             "`[rows]`."
         )
     weights = [1.0] * len(corpora) if weights is None else list(weights)
-    if len(weights) != len(corpora) or min(weights, default=0) <= 0:
+    usable = weights and all(0 < weight < math.inf for weight in weights)
+    if len(weights) != len(corpora) or not usable:
         raise ValueError(
             "Each corpus has a positive weight. "
             f"Received: {len(corpora)} corpora, weights={weights}"
@@ -138,12 +151,22 @@ def make_job(
         languages = settings.source, settings.target
         return open_corpus(corpus, split, *languages, settings.data_dir)
 
-    if evaluation is None:
-        evaluation = {"validation": corpora[0], "test": corpora[0]}
     splits = {
         "validation": settings.validation_split,
-        "test": settings.test_split,
+        "test": settings.test_split or "test",
     }
+    if evaluation is None:
+        names = (
+            ["validation", "test"] if settings.test_split else ["validation"]
+        )
+        # Rows are one split: they would be validated on themselves.
+        names = names if isinstance(corpora[0], str) else []
+        evaluation = dict.fromkeys(names, corpora[0])
+    if unknown := evaluation.keys() - splits.keys():
+        raise ValueError(
+            '`evaluation` has the keys "validation" and "test". '
+            f"Received: {', '.join(sorted(unknown))}"
+        )
     return Job(
         folder,
         settings,
@@ -154,7 +177,6 @@ def make_job(
         {
             name: opened(corpus, splits[name])
             for name, corpus in evaluation.items()
-            if splits[name]
         },
     )
 
@@ -183,33 +205,55 @@ def temporary_folder(job: Job) -> Iterator[pathlib.Path]:
             raise
 
 
-def finish(job: Job, folder: pathlib.Path, tokenizers: Tokenizers) -> None:
+def write_evaluation(job: Job, folder: pathlib.Path) -> dict[str, int]:
+    """Writes the text of the splits for evaluation.
+
+    It is done first, since it takes seconds and may fail.
+
+    Returns:
+        The number of pairs of each split.
+    """
+    return {
+        name: _write_text(_text_paths(job, folder, name), stream)
+        for name, stream in job.evaluation.items()
+    }
+
+
+def _text_paths(job, folder, name):
+    return [folder / f"{name}.{language}" for language in job.languages]
+
+
+def finish(
+    job: Job,
+    folder: pathlib.Path,
+    tokenizers: Tokenizers,
+    evaluation: dict[str, int],
+) -> None:
     """Writes what is still missing, and gives the folder its name.
 
     Args:
         job: the job.
         folder: of `temporary_folder`, with all shards.
         tokenizers: of source and target.
+        evaluation: of `write_evaluation`.
 
     Raises:
         ValueError: if no pair is left.
     """
     shards = read_records(folder)
-    manifest = _manifest(job, shards, tokenizers)
-    if not any(shard["pairs"] for shard in shards):
+    manifest = _manifest(job, shards, tokenizers, evaluation)
+    if not any(round(c["weight"] * c["pairs"]) for c in manifest["corpora"]):
         raise ValueError(
             f"Split {job.settings.train_split!r} has no pair left. Left out: "
             f"{total_left_out(manifest)}; max_length={job.settings.max_length}."
         )
     complete = {MANIFEST}
+    for name in evaluation:
+        complete.update(path.name for path in _text_paths(job, folder, name))
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
         complete.add(f"{side}.model")
         with write_aside(folder / f"{side}.model") as file:
             file.write(tokenizer.model)
-    for name, stream in job.evaluation.items():
-        paths = [folder / f"{name}.{language}" for language in job.languages]
-        complete.update(path.name for path in paths)
-        manifest["evaluation"][name] = _write_text(paths, stream)
     with write_aside(folder / MANIFEST) as file:
         file.write((json.dumps(manifest, indent=1) + "\n").encode())
     for shard in shards:
@@ -221,7 +265,7 @@ def finish(job: Job, folder: pathlib.Path, tokenizers: Tokenizers) -> None:
     sync_folder(job.folder.parent)
 
 
-def _manifest(job, shards, tokenizers):
+def _manifest(job, shards, tokenizers, evaluation):
     corpora = []
     for number, corpus in enumerate(job.corpora):
         mine = [s for s in shards if s["name"].startswith(f"pairs-{number}-")]
@@ -255,7 +299,7 @@ def _manifest(job, shards, tokenizers):
             side: sha256(tokenizer.model)
             for side, tokenizer in zip(SIDES, tokenizers, strict=True)
         },
-        "evaluation": {},
+        "evaluation": evaluation,
         "corpora": corpora,
     }
 

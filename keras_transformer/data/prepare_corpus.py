@@ -16,6 +16,7 @@ from keras_transformer.data.preparation_job import (
     finish,
     make_job,
     temporary_folder,
+    write_evaluation,
 )
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.settings import Preparation
@@ -61,7 +62,7 @@ def prepare(
             `[1, 2.5]`. Defaults to once.
         tokenizers: vocabularies of source and target. Defaults to learned ones.
         evaluation: corpora of the text of "validation" and "test". Defaults to
-            the first corpus for both.
+            the first corpus if it has a name; rows are one split alone.
 
     Returns:
         The prepared corpus, whose folder `Recipe(corpus=...)` takes.
@@ -74,6 +75,7 @@ def prepare(
     settings = settings or Preparation()
     job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
     with temporary_folder(job) as aside:
+        texts = write_evaluation(job, aside)
         blocks = _blocks_of(job)
         survey = read_survey(aside)
         if survey is None:
@@ -83,7 +85,7 @@ def prepare(
         for block in blocks():
             make_shard(aside, block, survey, settings)
             progress.add(len(block.pairs))
-        finish(job, aside, survey.tokenizers)
+        finish(job, aside, survey.tokenizers, texts)
     return PreparedCorpus(folder)
 
 

@@ -42,7 +42,9 @@ class CorpusSettings:
         option="separate-vocabularies",
     )
     max_length: int = option_field(
-        256, "leave out pairs with more word pieces on a side"
+        256,
+        "leave out pairs with more word pieces on a side; the end token counts "
+        "as one",
     )
     seed: int = option_field(1, "seed of everything random")
 
@@ -77,7 +79,7 @@ class Preparation(CorpusSettings):
     max_length_ratio: float | None = option_field(
         None,
         "leave out pairs with more than X times as many word pieces on one "
-        "side as on the other",
+        "side as on the other; the end token counts as one",
     )
     drop_duplicates: bool = option_field(
         False, "leave out pairs that were there before"

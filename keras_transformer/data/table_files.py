@@ -1,6 +1,7 @@
 """Sentence pairs in the columns of a table: TSV, Parquet, rows in Python."""
 
 import pathlib
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from keras_transformer.data.pair_stream import PairStream
@@ -99,7 +100,7 @@ def parquet_pairs(
                 ) from error
 
     def _columns(names, path):
-        if "translation" in names:
+        if "translation" in names and not {source, target} <= set(names):
             return ["translation"]
         for column in (source, target):
             if column not in names:
@@ -114,7 +115,9 @@ def row_pairs(rows: Iterable[Mapping], source: str, target: str) -> PairStream:
 
     Args:
         rows: dictionaries, with an entry for each language or an entry
-            `translation` with a dictionary. They must be readable again.
+            `translation` with a dictionary. They must be readable again. Those
+            of Hugging Face know their identity; others have a new one each
+            time, so that a preparation of them begins anew.
         source, target: names of the entries.
 
     Raises:
@@ -126,7 +129,7 @@ def row_pairs(rows: Iterable[Mapping], source: str, target: str) -> PairStream:
             "A corpus is read more than once. Received: an iterator, which can "
             "be read only once. Give a list or a data set."
         )
-    identity = getattr(rows, "_fingerprint", None) or f"rows {id(rows)}"
+    identity = getattr(rows, "_fingerprint", None) or uuid.uuid4()
     return PairStream(
         f"{type(rows).__name__} {identity}",
         lambda: _pairs(rows, type(rows).__name__, source, target),
@@ -135,7 +138,9 @@ def row_pairs(rows: Iterable[Mapping], source: str, target: str) -> PairStream:
 
 def _pairs(rows, table, source, target):
     for row in rows:
-        cells = row.get("translation", row)
+        cells = row
+        if "translation" in row and not {source, target} <= row.keys():
+            cells = row["translation"] or {source: "", target: ""}
         for column in (source, target):
             if column not in cells:
                 raise ValueError(_no_column(table, column, list(cells)))

@@ -102,25 +102,32 @@ def find(
     """Returns the file `NAME.SUFFIX`, or the files `NAME-PART.SUFFIX`.
 
     They may be compressed. The list is empty if there are none.
+
+    Raises:
+        ValueError: if there is the whole file and a part.
     """
-    for middle in ("", "-*"):
-        paths = [
-            path
-            for end in ("", *SUFFIXES)
-            for path in pathlib.Path(folder).glob(
-                f"{name}{middle}{suffix}{end}"
-            )
-            if path.is_file()
-        ]
-        if paths:
-            # Of a file and its compressed copy, the first one found is read.
-            by_part = {_part(path, suffix): path for path in reversed(paths)}
-            return [by_part[part] for part in sorted(by_part)]
-    return []
+    # Of a file and its compressed copy, the first one found is read.
+    by_part = {
+        _part(path, suffix): path
+        for end in reversed(("", *SUFFIXES))
+        for middle in ("", "-*")
+        for path in pathlib.Path(folder).glob(f"{name}{middle}{suffix}{end}")
+        if path.is_file()
+    }
+    if name in by_part and len(by_part) > 1:
+        raise ValueError(
+            f"A split is one file or has parts. Received: {name}{suffix} and "
+            f"{', '.join(sorted(by_part.keys() - {name}))} in {str(folder)!r}. "
+            "Give the file the name of a part, too."
+        )
+    return [by_part[part] for part in sorted(by_part)]
 
 
 def _part(path, suffix):
-    return path.name.partition(suffix)[0]
+    name = path.name
+    for end in SUFFIXES:
+        name = name.removesuffix(f"{suffix}{end}")
+    return name.removesuffix(suffix)
 
 
 def parallel_pairs(
@@ -177,6 +184,17 @@ def _zipped(paths: Sequence[pathlib.Path]) -> Iterator[Pair]:
 
 
 def identity_of(paths: Iterable[pathlib.Path]) -> str:
-    """Returns names, sizes and times of change of files."""
+    """Returns names, sizes and times of change of files.
+
+    Raises:
+        ValueError: if a file does not exist.
+    """
+    paths = list(paths)
+    for path in paths:
+        if not path.is_file():
+            raise ValueError(
+                "Expected a file. "
+                f"Received: {str(path)!r}, which does not exist."
+            )
     found = ((path.resolve(), path.stat()) for path in paths)
     return "; ".join(f"{path} {s.st_size} {s.st_mtime_ns}" for path, s in found)

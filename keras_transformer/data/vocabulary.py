@@ -71,6 +71,11 @@ def learn_vocabularies(
     Raises:
         ValueError: if there is too little text.
     """
+    if not pairs:
+        raise ValueError(
+            "Cannot learn the vocabulary: the corpus has no pair left. "
+            f"Received: train_split={settings.train_split!r}"
+        )
     sides = [[pair[i] for pair in pairs] for i in (0, 1)]
     if settings.shared_vocabulary:
         tokenizer = train_tokenizer(

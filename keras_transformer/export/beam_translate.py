@@ -17,9 +17,10 @@ from apache_beam.ml.inference.base import (
 
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.data.beam_pipeline import run_pipeline
-from keras_transformer.data.text_files import stream_lines
+from keras_transformer.data.text_files import identity_of, stream_lines
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.text_lines import translate_lines
+from keras_transformer.lock import lock
 
 CHUNK = 2048  # lines that are sorted by length and translated together
 # Beam counts chunks when it makes batches: each is a batch already.
@@ -110,14 +111,35 @@ def translate_file(
         ValueError: if the file to write exists, or the source cannot be read.
         RuntimeError: if a worker fails as often as the runner allows.
     """
-    target = pathlib.Path(target)
+    source, target = (pathlib.Path(p).absolute() for p in (source, target))
+    model = pathlib.Path(model).absolute()
     if target.exists():
         raise ValueError(
             "The file to write must not exist. "
             f"Received: {str(target)!r}. Name another, or remove it."
         )
+    identity = identity_of([source, model / "saved_model.pb"])
     parts = target.with_name(f".{target.name}.parts")
     parts.mkdir(parents=True, exist_ok=True)
+    with lock(parts, "translate a file"):
+        _keep_parts_of(identity, parts)
+        _translate_chunks(model, source, parts, options)
+        return _join(source, parts, target)
+
+
+def _keep_parts_of(identity, parts):
+    """Removes the parts of another file or model."""
+    record = parts / "identity"
+    if not record.exists() or record.read_text() != identity:
+        for path in parts.iterdir():
+            if path.name != ".lock":
+                path.unlink()
+        with write_aside(record) as file:
+            file.write(identity.encode())
+
+
+def _translate_chunks(model, source, parts, options):
+    """Runs the pipeline that writes the parts that are missing."""
     handler = TranslationHandler(str(model), batching=ONE_BY_ONE)
     inference: RunInference = RunInference(KeyedModelHandler(handler))
 
@@ -138,7 +160,6 @@ def translate_file(
         )
 
     run_pipeline(build, options)
-    return _join(source, parts, target)
 
 
 def _read_chunks(source, parts):
@@ -204,7 +225,7 @@ def _join(source, parts, target):
     with write_aside(target) as file, write_aside(failed) as failures:
         for number, lines in _chunks(source):
             part = json.loads(_part(parts, number).read_bytes())
-            for line in part["translations"]:
+            for _, line in zip(lines, part["translations"], strict=True):
                 file.write(f"{line}\n".encode())
             for row, error in part["errors"].items():
                 record = {

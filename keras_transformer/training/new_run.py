@@ -117,23 +117,31 @@ def start_run(
 def _with_settings_of(corpus, recipe):
     """Returns the recipe with what was settled when a corpus was prepared."""
     kept = read_manifest(corpus)["settings"]
-    settings = {}
-    for field in dataclasses.fields(CorpusSettings):
-        if field.name in SETTLED:
-            value = getattr(recipe, field.name)
-            if value not in (kept[field.name], field.default):
-                raise ValueError(
-                    "A prepared corpus keeps its settings. Received: "
-                    f"{field.name}={value!r}, {corpus!r} has "
-                    f"{kept[field.name]!r}. Leave it out, or prepare the "
-                    "corpus again."
-                )
-            settings[field.name] = kept[field.name]
-    for name in ("validation", "test"):  # which are the names of its files
-        split = getattr(recipe, f"{name}_split")
-        if split and split == kept[f"{name}_split"]:
-            settings[f"{name}_split"] = name
-    return dataclasses.replace(recipe, **settings)
+    fields = [
+        f for f in dataclasses.fields(CorpusSettings) if f.name in SETTLED
+    ]
+    values = {field.name: getattr(recipe, field.name) for field in fields}
+    check_settled(
+        corpus,
+        {f.name: values[f.name] for f in fields if values[f.name] != f.default},
+    )
+    return dataclasses.replace(recipe, **{name: kept[name] for name in values})
+
+
+def check_settled(corpus: str, settings: dict[str, object]):
+    """Checks that settings are those that a prepared corpus has.
+
+    Raises:
+        ValueError: if one that was settled when it was prepared differs.
+    """
+    kept = read_manifest(corpus)["settings"]
+    for name in settings.keys() & SETTLED:
+        if settings[name] != kept[name]:
+            raise ValueError(
+                "A prepared corpus keeps its settings. Received: "
+                f"{name}={settings[name]!r}, {corpus!r} has {kept[name]!r}. "
+                "Leave it out, or prepare the corpus again."
+            )
 
 
 def _training_pairs(recipe, folder, initial):

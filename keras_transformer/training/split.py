@@ -21,7 +21,12 @@ from keras_transformer.data.corpus import (
 from keras_transformer.data.encoded_pairs import EncodedPairs, encode_pairs
 from keras_transformer.data.preparation_job import total_left_out
 from keras_transformer.data.prepare_corpus import prepare
-from keras_transformer.data.prepared import MANIFEST, PreparedCorpus
+from keras_transformer.data.prepared import (
+    MANIFEST,
+    PreparedCorpus,
+    is_prepared,
+    read_manifest,
+)
 from keras_transformer.data.settings import CorpusSettings, Preparation
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.training.recipe import Recipe
@@ -60,6 +65,10 @@ def load_split(run: Run, name: str) -> Split:
 
 def read_pairs(recipe: Recipe, split: str) -> SentencePairs:
     """Reads the text of a split; see `load_pairs` for the errors."""
+    if is_prepared(recipe.corpus):  # whose files have names of their own
+        kept = read_manifest(recipe.corpus)["settings"]
+        names = {kept[f"{name}_split"]: name for name in ("test", "validation")}
+        split = names.get(split, split)
     return load_pairs(
         recipe.corpus, split, recipe.source, recipe.target, recipe.data_dir
     )
