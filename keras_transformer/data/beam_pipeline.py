@@ -44,6 +44,10 @@ def run_pipeline(
             print(f"{error} The pipeline is run again.", flush=True)
 
 
+class _EndedError(BaseException):
+    """Leaves Beam's code, which catches exceptions of other classes."""
+
+
 @contextlib.contextmanager
 def _ended_with_its_workers() -> Iterator[None]:
     """Raises an error in the main thread if a worker process ends too early.
@@ -51,23 +55,36 @@ def _ended_with_its_workers() -> Iterator[None]:
     DirectRunner itself would wait for it for ever. It notices the end in a
     thread, which fails.
     """
-    before, ended = threading.excepthook, []
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread alone
+        return
+    ended: list[BaseException] = []
+    left = threading.Event()
 
-    def hook(found):
+    def interrupt():
+        main = threading.main_thread().ident or 0
+        while not left.is_set():
+            signal.pthread_kill(main, signal.SIGUSR1)
+            left.wait(10)
+
+    def thread_failed(found):
         if "Worker subprocess exited" in str(found.exc_value):
             ended.append(found.exc_value)
-            # A true signal wakes it up; `interrupt_main` would not.
-            main = threading.main_thread().ident or 0
-            signal.pthread_kill(main, signal.SIGINT)
+            threading.Thread(target=interrupt, daemon=True).start()
         elif not issubclass(found.exc_type, grpc.RpcError):  # of its channel
-            before(found)
+            hook(found)
 
-    threading.excepthook = hook
+    def raise_error(*_):
+        raise _EndedError
+
+    hook, threading.excepthook = threading.excepthook, thread_failed
+    # Another signal than SIGINT, which the user's program may ignore.
+    handler = signal.signal(signal.SIGUSR1, raise_error)
     try:
         yield
-    except KeyboardInterrupt:
-        if not ended:
-            raise
+    except _EndedError:
         raise WorkerEndedError(f"{ended[0]}.") from ended[0]
     finally:
-        threading.excepthook = before
+        left.set()
+        signal.signal(signal.SIGUSR1, handler)
+        threading.excepthook = hook
