@@ -35,6 +35,8 @@ SLOWEST_FILES = (
     "test_command.py",
     "test_distribution.py",
     "test_interruption.py",
+    "test_guides.py",
+    "test_beam.py",
 )
 
 

@@ -20,6 +20,8 @@ from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.export import saved_translator
 from keras_transformer.training.run import open_run
 
+pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
+
 
 def run_command(capsys, *arguments):
     status = command.main([str(a) for a in arguments])
