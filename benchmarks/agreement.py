@@ -56,7 +56,7 @@ def theirs(folder, lines, beam):
         max_decoding_length=SETTINGS["max_length"],
         return_scores=True,
         max_batch_size=BATCH,
-        # What our export never says.
+        # Our export never says these.
         suppress_sequences=[
             [piece] for piece in ("<unk>", "<pad>", "<s>", "<0x0A>", "<0x0D>")
         ],

@@ -1,4 +1,4 @@
-"""What a corpus costs by its size: to prepare, to start, to resume, to read.
+"""Measures a corpus by its size: to prepare, to start, to resume, to read.
 
     python benchmarks/corpora.py FOLDER [--sizes 30000 300000 4500000]
         [--corpus FOLDER-OF-A-CORPUS]

@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def flops(self):
-        """Of all matrix products of a step: the forward pass thrice."""
+        """Returns the operations of a step: three times the forward pass's."""
         attention = 4 * self.d_model**2 * 2 + 4 * self.length * self.d_model
         network = 4 * self.d_model * self.d_ff
         layers = self.num_layers * (3 * attention + 2 * network)

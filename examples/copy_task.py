@@ -42,7 +42,7 @@ def sequences(count, seed):
 
 
 def shifted(ids):
-    """What the decoder has said before it says `ids`."""
+    """Returns what the decoder has said before it says `ids`."""
     return np.concatenate([np.full((len(ids), 1), START), ids[:, :-1]], axis=1)
 
 

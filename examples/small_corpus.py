@@ -59,7 +59,7 @@ BOTH = Recipe(
     validate_every=500,
     keep_checkpoints=20,
 )
-# Of the second run, where it differs.
+# The second run differs in these.
 FINAL = {"learning_rate_scale": 1.0, "steps": 10_500, "average_checkpoints": 10}
 # Wider than `tiny`, 4.5M parameters; pre-norm, which needs fewer steps.
 SHAPE = {"d_model": 192, "num_heads": 6, "d_ff": 512, "norm_first": True}

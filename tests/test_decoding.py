@@ -267,7 +267,7 @@ def test_no_sentences_give_no_translations():
 @pytest.mark.parametrize("width", [31, 101, 6000])
 @pytest.mark.parametrize("count", [1, 3, 8, 49, 6000])
 def test_top_k_in_chunks_equals_top_k(width, count):
-    """Of equal values the first ones are chosen, as by `top_k`."""
+    """The first ones of equal values are chosen, as by `top_k`."""
     rng = np.random.default_rng(1)
     logits = rng.normal(size=(5, width)).round(1).astype("float32")
     count = min(count, width)

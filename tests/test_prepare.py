@@ -87,7 +87,7 @@ def test_every_reason_is_counted(tmp_path):
         "too_long": [("1 " * 60, "eins"), ("one", "2 " * 60)],
         "length_ratio": [("one", "1 2 3 4 5 6 7 8 9 0 1 2")],
     }
-    # Of the two corpora, the second one repeats a pair of the first one.
+    # The second corpus repeats a pair of the first one.
     first = [*good, *(pair for pairs in bad.values() for pair in pairs)]
     corpora = [
         write_pairs(tmp_path / "a", first),

@@ -85,7 +85,7 @@ class _Words:
         self.numbers: dict[bytes, int] = {}
         self.words: list[bytes] = []
         self.ids = np.zeros(0, np.int32)  # of all remembered segmentations
-        # Of each segmentation; -1 if it is not drawn yet.
+        # One for each segmentation; -1 if it is not drawn yet.
         self.starts = np.full(0, -1)
         self.sizes = np.zeros(0, np.int64)
 

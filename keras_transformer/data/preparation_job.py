@@ -1,4 +1,4 @@
-"""What is prepared, and the folder that it is written to, whole or not at all.
+"""Describes what is prepared, and writes its folder, whole or not at all.
 
 `prepare` and `beam_prepare` both begin with a job and end with its manifest.
 """

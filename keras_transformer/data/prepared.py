@@ -187,7 +187,7 @@ class _Shard:
             take_slices(self._tokens, starts[:, 0], middle - starts[:, 0]),
             take_slices(self._tokens, middle, ends[:, 0] - middle),
         )
-        # What was read stays in the system's cache and leaves this process.
+        # The pages that were read leave this process, not the system's cache.
         if hasattr(mmap, "MADV_DONTNEED"):
             for array in (self._tokens, self._rows):
                 array.base.madvise(mmap.MADV_DONTNEED)

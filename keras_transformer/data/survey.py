@@ -1,4 +1,4 @@
-"""What is learned about a corpus before it is encoded."""
+"""Keeps what is learned about a corpus before it is encoded."""
 
 import dataclasses
 import os

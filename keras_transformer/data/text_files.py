@@ -106,7 +106,7 @@ def find(
     Raises:
         ValueError: if there is the whole file and a part.
     """
-    # Of a file and its compressed copy, the first one found is read.
+    # A compressed copy beside a file is not read.
     by_part = {
         _part(path, suffix): path
         for end in reversed(("", *SUFFIXES))

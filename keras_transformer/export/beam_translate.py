@@ -152,7 +152,7 @@ def _translate_chunks(model, source, parts, options):
             | "Translate" >> inference.with_exception_handling()
         )
         _ = done | "Write parts" >> beam.Map(_write_part, str(parts))
-        # Of a chunk that failed, each line is tried alone.
+        # Each line of a chunk that failed is tried alone.
         _ = (
             failed.failed_inferences
             | "Chunks of failed batches" >> beam.FlatMap(lambda x: x[0])

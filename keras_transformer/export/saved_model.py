@@ -111,7 +111,7 @@ def export(
     )
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.parent.mkdir(parents=True, exist_ok=True)
-    # Of a process that was killed and had the same number.
+    # A killed process that had the same number may have left it.
     shutil.rmtree(aside, ignore_errors=True)
     try:
         write(translator, aside, dtype)
@@ -238,7 +238,7 @@ def signature(run: Run) -> str:
 
 
 def _validation_bleu(run):
-    """Of the weights that were chosen, if any were yet."""
+    """Returns the chosen weights' BLEU on the validation split."""
     if not run.weights.exists():
         return "unknown"
     return checkpoints.read_metadata(run.weights)["val_bleu"]

@@ -1,4 +1,4 @@
-"""What TensorFlow Serving finds in an export beside the model: requests to warm
+"""Writes what an export has for TensorFlow Serving: requests to warm
 up with, a proposal for batching, a page that says how to call it; and the check
 that it knows every operation."""
 

@@ -34,7 +34,7 @@ RESTART = (
 NAME = re.compile(r"step-(\d{8})\.npz")
 METADATA = "about"  # the member of the archive
 BEST = "best.npz"  # the best checkpoint's second name in earlier versions
-# What reading a file raises when its bytes are wrong, whichever they are.
+# Reading a file raises one of these when its bytes are wrong.
 DAMAGE = (
     ValueError,
     KeyError,
