@@ -6,7 +6,7 @@ from typing import Any
 # Special ids, the same in the tokenizer, the batches, the model and the search.
 PAD, UNKNOWN, START, END = range(4)
 
-POSITIONS = ("sinusoidal", "learned", None)
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", None)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},
@@ -54,6 +54,12 @@ class TransformerConfig:
     num_layers: int = option_field(
         6, "number of layers in the encoder and in the decoder"
     )
+    num_encoder_layers: int | None = option_field(
+        None, "number of layers in the encoder, if it is another one"
+    )
+    num_decoder_layers: int | None = option_field(
+        None, "number of layers in the decoder, if it is another one"
+    )
     d_model: int = option_field(512, "width of the model")
     num_heads: int = option_field(8, "number of attention heads")
     d_ff: int = option_field(2048, "inner width of the feed-forward network")
@@ -71,8 +77,12 @@ class TransformerConfig:
     norm_first: bool = option_field(
         False, "normalise before each sub-layer (pre-norm), not after it"
     )
-    positions: str | None = "sinusoidal"  # "learned", table 3 row E; or None
+    # "sinusoidal_halves" as in Marian; "learned", table 3 row E; or None
+    positions: str | None = "sinusoidal"
     max_length: int | None = None  # number of learned positions
+    scale_embeddings: bool = True  # by √d_model, section 3.4
+    tie_projection: bool = True  # to the target's embeddings, section 3.4
+    use_logits_bias: bool = False  # as in Marian
     activation: str = "relu"
     use_bias: bool = True
     layer_norm_epsilon: float = 1e-6
@@ -87,7 +97,13 @@ class TransformerConfig:
             self._check_integer(name, 1)
         self._check_integer("vocab_size", END + 1)
         self._check_integer("source_vocab_size", END + 1, optional=True)
-        for name in ("key_dim", "value_dim", "max_length"):
+        for name in (
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "key_dim",
+            "value_dim",
+            "max_length",
+        ):
             self._check_integer(name, 1, optional=True)
         for field in dataclasses.fields(self):
             if field.name.endswith("dropout_rate"):
@@ -95,7 +111,13 @@ class TransformerConfig:
                 self._check(field.name, 0 <= rate < 1, "in [0, 1)")
         for name in ("layer_norm_epsilon", "initializer_scale"):
             self._check(name, getattr(self, name) > 0, "positive")
-        for name in ("norm_first", "use_bias"):
+        for name in (
+            "norm_first",
+            "use_bias",
+            "scale_embeddings",
+            "tie_projection",
+            "use_logits_bias",
+        ):
             self._check(
                 name, isinstance(getattr(self, name), bool), "True or False"
             )
@@ -107,7 +129,7 @@ class TransformerConfig:
         self._check(
             "positions",
             self.positions in POSITIONS,
-            '"sinusoidal", "learned" or None',
+            '"sinusoidal", "sinusoidal_halves", "learned" or None',
         )
         if self.positions == "learned" and self.max_length is None:
             raise ValueError(
@@ -174,6 +196,16 @@ class TransformerConfig:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dictionary."""
         return dataclasses.asdict(self)
+
+    @property
+    def encoder_depth(self) -> int:
+        """Returns the number of layers in the encoder."""
+        return self.num_encoder_layers or self.num_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        """Returns the number of layers in the decoder."""
+        return self.num_decoder_layers or self.num_layers
 
     @property
     def shared_vocabulary(self) -> bool:

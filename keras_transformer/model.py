@@ -64,6 +64,7 @@ class Transformer(keras.Model):
             "positions": config.positions,
             "max_length": config.max_length,
             "dropout_rate": config.dropout_rate,
+            "scale_embeddings": config.scale_embeddings,
             "mask_zero": False,
             "dtype": dtype,
         }
@@ -96,6 +97,8 @@ class Transformer(keras.Model):
             config.vocab_size,
             seed=next(seeds, None),
             name="embedding" if shared else "target_embedding",
+            tie_projection=config.tie_projection,
+            use_logits_bias=config.use_logits_bias,
             **embedding,
         )
         source_embedding = target_embedding
@@ -108,11 +111,11 @@ class Transformer(keras.Model):
             )
         encoder_layers = [
             EncoderLayer(name=f"encoder_{i}", seed=next(seeds, None), **layer)
-            for i in range(config.num_layers)
+            for i in range(config.encoder_depth)
         ]
         decoder_layers = [
             DecoderLayer(name=f"decoder_{i}", seed=next(seeds, None), **layer)
-            for i in range(config.num_layers)
+            for i in range(config.decoder_depth)
         ]
         encoder_norm = decoder_norm = None
         if config.norm_first:

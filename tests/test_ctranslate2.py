@@ -34,6 +34,9 @@ def random_model(**config):
         {"use_bias": False},
         {"activation": "gelu"},
         {"activation": "silu"},
+        {"positions": "sinusoidal_halves", "num_encoder_layers": 3},
+        {"scale_embeddings": False, "num_decoder_layers": 1},
+        {"tie_projection": False, "use_logits_bias": True},
     ],
     ids=str,
 )

@@ -22,6 +22,10 @@ CONFIGS = [
     {"key_dim": 7, "value_dim": 5},
     {"use_bias": False, "activation": "gelu", "source_vocab_size": 37},
     {"activation": "silu", "positions": None, "norm_first": True},
+    {"positions": "sinusoidal_halves", "num_encoder_layers": 3},
+    {"scale_embeddings": False, "num_decoder_layers": 1},
+    {"tie_projection": False, "use_logits_bias": True},
+    {"use_logits_bias": True, "source_vocab_size": 43},
 ]
 SHAPE = {"vocab_size", "num_layers", "d_model", "num_heads", "d_ff"}
 IN_TRAINING = {

@@ -34,6 +34,14 @@ def test_positional_encoding_is_section_3_5(d_model):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("d_model", [1, 7, 22])
+def test_halves_are_all_sines_before_all_cosines(d_model):
+    found = positional_encoding(ops.arange(53), d_model, halves=True)
+    table = paper.positional_encoding(53, d_model)
+    expected = np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_a_shift_is_a_rotation():
     """ "for any fixed offset k, PE(pos+k) can be represented as a linear
     function of PE(pos)" """
@@ -57,6 +65,27 @@ def test_embedding_is_scaled_and_positions_are_added(policy):
     np.testing.assert_allclose(found, expected, atol=tolerance)
 
 
+def test_projection_of_its_own_bias_and_no_scale():
+    layer = PositionalEmbedding(
+        31,
+        22,
+        positions=None,
+        dropout_rate=0,
+        scale_embeddings=False,
+        tie_projection=False,
+        use_logits_bias=True,
+    )
+    ids = np.array([[5, 7, 0], [30, 1, 2]])
+    x = layer(ids)
+    table, projection, _ = layer.get_weights()
+    np.testing.assert_array_equal(x, table[ids])
+    assert not np.allclose(table, projection)
+    bias = np.random.default_rng(1).normal(size=31)
+    layer.logits_bias.assign(bias)
+    expected = table[ids] @ projection.T + bias
+    np.testing.assert_allclose(layer(x, reverse=True), expected, atol=1e-5)
+
+
 def test_neighbouring_positions_differ_in_bfloat16():
     layer = PositionalEmbedding(5, 22, dropout_rate=0, dtype="mixed_bfloat16")
     layer(np.ones((1, 1), int))
@@ -68,7 +97,9 @@ def test_neighbouring_positions_differ_in_bfloat16():
     np.testing.assert_allclose(rows[0], expected, atol=0.01)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize(
+    "positions", ["sinusoidal", "sinusoidal_halves", "learned"]
+)
 def test_steps_with_an_offset_equal_the_full_pass(positions):
     layer = PositionalEmbedding(31, 22, positions=positions, max_length=9)
     ids = np.arange(9)[None]

@@ -98,13 +98,24 @@ def test_the_loss_is_right_where_a_probability_rounds_to_zero():
 
 @pytest.mark.parametrize("source_vocab_size", [None, 29])
 @pytest.mark.parametrize(
-    ("norm_first", "r_drop"), [(False, 0.0), (True, 0.0), (False, 5.0)]
+    ("shape", "r_drop"),
+    [
+        ({}, 0.0),
+        ({"norm_first": True}, 0.0),
+        ({}, 5.0),
+        ({"use_logits_bias": True}, 0.0),
+        ({"use_logits_bias": True, "tie_projection": False}, 5.0),
+    ],
+    ids=str,
 )
 def test_gradients_equal_those_of_the_public_loss(
-    source_vocab_size, norm_first, r_drop
+    source_vocab_size, shape, r_drop
 ):
     """Without dropout the two passes of R-Drop agree and add nothing."""
-    model = small_model(source_vocab_size, norm_first=norm_first)
+    model = small_model(source_vocab_size, **shape)
+    if "use_logits_bias" in shape:
+        bias = np.random.default_rng(1).normal(size=31)
+        model.target_embedding.logits_bias.assign(bias)
     part = {k: x[0] for k, x in one_part().items()}
     if source_vocab_size:
         part["source"] = tf.minimum(part["source"], source_vocab_size - 1)

@@ -21,6 +21,7 @@ import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
 from keras_transformer.layers import positional_encoding
+from keras_transformer.layers.positional_embedding import SINUSOIDAL
 from keras_transformer.model import Transformer
 from keras_transformer.training.models import load_model
 from keras_transformer.training.run import Run
@@ -111,7 +112,7 @@ def specification(
             f"ours. Received: activation={config.activation!r}"
         )
     spec = transformer_spec.TransformerSpec.from_config(
-        config.num_layers,
+        (config.encoder_depth, config.decoder_depth),
         config.num_heads,
         pre_norm=config.norm_first,
         activation=ACTIVATIONS[config.activation],
@@ -124,10 +125,18 @@ def specification(
         (decoder, decoder.embeddings, model.target_embedding),
     ):
         to.weight = _array(embedding.embeddings)
+        side.scale_embeddings = config.scale_embeddings
         side.position_encodings.encodings = _positions(
             config.positions, embedding, positions
         )
-    decoder.projection.weight = decoder.embeddings.weight  # §3.4, tied
+    projection = model.target_embedding
+    decoder.projection.weight = (
+        decoder.embeddings.weight  # which is shared, section 3.4
+        if config.tie_projection
+        else _array(projection.projection)
+    )
+    if config.use_logits_bias:
+        decoder.projection.bias = _array(projection.logits_bias)
     for side, norm in (
         (encoder, model.encoder_norm),
         (decoder, model.decoder_norm),
@@ -149,8 +158,12 @@ def _positions(kind, embedding, length):
         return _array(embedding.position_embeddings)
     if kind is None:
         return np.zeros((length, embedding.d_model), "float32")
-    if kind == "sinusoidal":
-        return _array(positional_encoding(np.arange(length), embedding.d_model))
+    if kind in SINUSOIDAL:
+        halves = kind == "sinusoidal_halves"
+        positions = np.arange(length)
+        return _array(
+            positional_encoding(positions, embedding.d_model, halves=halves)
+        )
     raise ValueError(
         f"CTranslate2 has no such positions. Received: positions={kind!r}"
     )

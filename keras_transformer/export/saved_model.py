@@ -220,7 +220,7 @@ def signature(run: Run) -> str:
     """One line that says what a model is, as sacreBLEU does for scores."""
     config, recipe = run.config, run.recipe
     fields = {
-        "layers": config.num_layers,
+        "layers": _depth(config),
         "d_model": config.d_model,
         "d_ff": config.d_ff,
         "heads": config.num_heads,
@@ -235,6 +235,12 @@ def signature(run: Run) -> str:
         "version": keras_transformer.__version__,
     }
     return "|".join(f"{name}:{value}" for name, value in fields.items())
+
+
+def _depth(config):
+    """Returns the number of layers, such as "6", or "12+1" if it differs."""
+    depths = config.encoder_depth, config.decoder_depth
+    return "+".join(map(str, dict.fromkeys(depths)))
 
 
 def _validation_bleu(run):

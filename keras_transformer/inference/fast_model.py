@@ -149,9 +149,11 @@ class InferenceModel:
         is_later = positions[:, None] < positions
         attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
         x, _, attention = self._decode(x, memory, attention_bias)
-        # Without the bias, since no id is barred here.
-        kernel = self.weights["projection"]["kernel"]
-        logits = _product(x, kernel)
+        # By a bias that bars no id.
+        projection = self.weights["projection"]
+        logits = _product(x, projection["kernel"])
+        if "logits_bias" in projection:
+            logits = tf.nn.bias_add(logits, projection["logits_bias"])
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
             tf.reshape(target, [-1]), tf.cast(logits, tf.float32)
         )
@@ -177,8 +179,11 @@ class InferenceModel:
         x = tf.gather(embedding["table"], ids)
         if self.config.positions == "learned":
             x += tf.gather(embedding["positions"], positions)
-        elif self.config.positions == "sinusoidal":
-            x += positional_encoding(positions, self.config.d_model)
+        elif self.config.positions is not None:
+            halves = self.config.positions == "sinusoidal_halves"
+            x += positional_encoding(
+                positions, self.config.d_model, halves=halves
+            )
         return tf.reshape(x, [-1, self.config.d_model])
 
     def _decode(self, x, memory, attention_bias, cache=None):

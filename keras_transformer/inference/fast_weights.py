@@ -75,32 +75,28 @@ def inference_weights(
         return result
 
     def embedding(layer):
-        scale = math.sqrt(config.d_model)
+        scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         result = {"table": array(layer.embeddings) * scale}
         if config.positions == "learned":
             result["positions"] = array(layer.position_embeddings)
         return result
 
-    target = embedding(model.target_embedding)
-    table = array(model.target_embedding.embeddings)
+    def projection(layer):
+        bias = tf.zeros([config.vocab_size])
+        result = {"kernel": tf.transpose(array(layer.projection))}
+        if config.use_logits_bias:
+            result["logits_bias"] = bias = array(layer.logits_bias)
+        is_barred = tf.reduce_any(
+            tf.one_hot(barred, config.vocab_size, True, False), axis=0
+        )
+        result["bias"] = tf.where(is_barred, float("-inf"), bias)
+        return {name: tf.cast(value, dtype) for name, value in result.items()}
+
     weights = {
-        "target": target,
+        "target": embedding(model.target_embedding),
         "encoder": [layer_weights(x, False) for x in model.encoder_layers],
         "decoder": [layer_weights(x, True) for x in model.decoder_layers],
-        "projection": {
-            "kernel": tf.cast(tf.transpose(table), dtype),
-            "bias": tf.cast(
-                tf.where(
-                    tf.reduce_any(
-                        tf.one_hot(barred, config.vocab_size, True, False),
-                        axis=0,
-                    ),
-                    float("-inf"),
-                    tf.zeros([config.vocab_size]),
-                ),
-                dtype,
-            ),
-        },
+        "projection": projection(model.target_embedding),
     }
     if not config.shared_vocabulary:
         weights["source"] = embedding(model.source_embedding)

@@ -13,8 +13,14 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.types import Initializer, Shape
 
 
+SINUSOIDAL = ("sinusoidal", "sinusoidal_halves")
+
+
 def positional_encoding(
-    positions: KerasTensor, d_model: int, dtype: str = "float32"
+    positions: KerasTensor,
+    d_model: int,
+    dtype: str = "float32",
+    halves: bool = False,
 ) -> KerasTensor:
     """Returns the positional encoding of section 3.5.
 
@@ -23,12 +29,16 @@ def positional_encoding(
     PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))
     PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
 
+    With `halves`, as in Marian and in the paper's own program, the same
+    numbers are in another order: first all sines, then all cosines.
+
     Lower dtypes are not allowed: bfloat16 cannot tell position 256 from 257.
 
     Args:
         positions: tensor of shape `(T,)`.
         d_model: D, any positive integer.
         dtype: "float32" (default) or "float64".
+        halves: whether all sines come first. Defaults to False.
 
     Returns:
         Tensor of shape `(T, D)`.
@@ -37,6 +47,9 @@ def positional_encoding(
     rates = [10000.0 ** (-2 * i / d_model) for i in range(pairs)]
     rates = ops.convert_to_tensor(rates, dtype=dtype)
     angles = ops.cast(positions, dtype)[:, None] * rates  # [T, D/2]
+    if halves:
+        cosines = ops.cos(angles[:, : d_model // 2])
+        return ops.concatenate([ops.sin(angles), cosines], axis=-1)
     waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
     return ops.reshape(waves, (-1, 2 * pairs))[:, :d_model]
 
@@ -48,7 +61,9 @@ class PositionalEmbedding(keras.layers.Layer):
     Returns Dropout(E[ids] · √d_model + PE). With `reverse=True` the same table
     E of shape `(V, D)` is the pre-softmax projection x Eᵀ ("we share the same
     weight matrix", section 3.4). E starts normal with standard deviation
-    D^-0.5, so that scaled embeddings and logits both have unit variance.
+    D^-0.5, so that scaled embeddings and logits both have unit variance. Models
+    of others may leave out the scale, project by another matrix than E, and add
+    a bias to the logits.
 
     Example:
 
@@ -61,14 +76,20 @@ class PositionalEmbedding(keras.layers.Layer):
     Args:
         vocab_size: V, the number of ids.
         d_model: D, the width of the output.
-        positions: "sinusoidal" (section 3.5, any length), "learned" (table 3,
-            row E) or `None`.
+        positions: "sinusoidal" (section 3.5, any length), "sinusoidal_halves"
+            (see `positional_encoding`), "learned" (table 3, row E) or `None`.
         max_length: number of learned positions; required for "learned".
         dropout_rate: rate of dropout on the sum, section 5.4. Defaults to 0.1.
         mask_zero: whether id 0 is padding, which an implicit Keras mask marks
             for the following layers. Defaults to True.
         embeddings_initializer: initialiser of E. Defaults to normal, see
             above.
+        scale_embeddings: whether E[ids] is multiplied by √d_model. Defaults to
+            True.
+        tie_projection: whether the projection is by E. Otherwise it is by a
+            matrix of its own, `(V, D)`. Defaults to True.
+        use_logits_bias: whether a bias `(V,)` is added to the logits. Defaults
+            to False.
         seed: seed of the dropout.
 
     Call arguments:
@@ -96,6 +117,9 @@ class PositionalEmbedding(keras.layers.Layer):
         dropout_rate: float = 0.1,
         mask_zero: bool = True,
         embeddings_initializer: Initializer | None = None,
+        scale_embeddings: bool = True,
+        tie_projection: bool = True,
+        use_logits_bias: bool = False,
         seed: int | None = None,
         **kwargs: Any,
     ):
@@ -106,10 +130,10 @@ class PositionalEmbedding(keras.layers.Layer):
                 "`vocab_size` and `d_model` must be positive. "
                 f"Received: vocab_size={vocab_size}, d_model={d_model}"
             )
-        if positions not in ("sinusoidal", "learned", None):
+        if positions not in (*SINUSOIDAL, "learned", None):
             raise ValueError(
-                '`positions` must be "sinusoidal", "learned" or None. '
-                f"Received: positions={positions!r}"
+                '`positions` must be "sinusoidal", "sinusoidal_halves", '
+                f'"learned" or None. Received: positions={positions!r}'
             )
         if positions == "learned" and not max_length:
             raise ValueError(
@@ -127,6 +151,9 @@ class PositionalEmbedding(keras.layers.Layer):
             embeddings_initializer
             or keras.initializers.RandomNormal(stddev=d_model**-0.5)
         )
+        self.scale_embeddings = scale_embeddings
+        self.tie_projection = tie_projection
+        self.use_logits_bias = use_logits_bias
         self.seed = seed
         self.dropout = Dropout(
             dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout"
@@ -146,7 +173,24 @@ class PositionalEmbedding(keras.layers.Layer):
                 ),
                 name="position_embeddings",
             )
+        if not self.tie_projection:
+            self._own_projection = self.add_weight(
+                shape=(self.vocab_size, self.d_model),
+                initializer=self.embeddings_initializer.clone(),
+                name="projection",
+            )
+        if self.use_logits_bias:
+            self.logits_bias = self.add_weight(
+                shape=(self.vocab_size,),
+                initializer="zeros",
+                name="logits_bias",
+            )
         self.dropout.build((*input_shape[:2], self.d_model))
+
+    @property
+    def projection(self) -> keras.Variable:
+        """The matrix `(V, D)` of the projection: E, or one of its own."""
+        return self.embeddings if self.tie_projection else self._own_projection
 
     def call(
         self,
@@ -160,7 +204,9 @@ class PositionalEmbedding(keras.layers.Layer):
         # A strategy that builds the model from averaged ids passes floats.
         ids = ops.cast(x, "int32")
         tokens = ops.take(self.embeddings, ids, axis=0)  # [B, T, D]
-        tokens = ops.cast(tokens, self._exact_dtype) * math.sqrt(self.d_model)
+        tokens = ops.cast(tokens, self._exact_dtype)
+        if self.scale_embeddings:
+            tokens = tokens * math.sqrt(self.d_model)
         if self.positions is not None:
             tokens = tokens + self._positions(ids, offset)
         tokens = ops.cast(tokens, self.compute_dtype)
@@ -169,9 +215,12 @@ class PositionalEmbedding(keras.layers.Layer):
     def _positions(self, ids, offset):
         length = ops.shape(ids)[1]
         positions = ops.arange(length) + offset
-        if self.positions == "sinusoidal":
+        if self.positions in SINUSOIDAL:
             return positional_encoding(
-                positions, self.d_model, self._exact_dtype
+                positions,
+                self.d_model,
+                self._exact_dtype,
+                halves=self.positions == "sinusoidal_halves",
             )  # [T, D]
         longest = self.position_embeddings.shape[0]
         if isinstance(length, int) and length > longest:
@@ -185,8 +234,11 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def _logits(self, x):
         x = ops.cast(x, self.compute_dtype)
-        table = ops.transpose(ops.cast(self.embeddings, x.dtype))  # [D, V]
-        return ops.cast(ops.matmul(x, table), self._exact_dtype)
+        table = ops.transpose(ops.cast(self.projection, x.dtype))  # [D, V]
+        logits = ops.cast(ops.matmul(x, table), self._exact_dtype)
+        if self.use_logits_bias:
+            logits = logits + ops.cast(self.logits_bias, logits.dtype)
+        return logits
 
     @property
     def _exact_dtype(self):
@@ -226,5 +278,8 @@ class PositionalEmbedding(keras.layers.Layer):
             "embeddings_initializer": keras.initializers.serialize(
                 self.embeddings_initializer
             ),
+            "scale_embeddings": self.scale_embeddings,
+            "tie_projection": self.tie_projection,
+            "use_logits_bias": self.use_logits_bias,
             "seed": self.seed,
         }

@@ -127,13 +127,15 @@ def _gradients(model, part, label_smoothing, r_drop=0.0):
     }
     # Not the variable: the gradients of its two uses, as embeddings and as
     # projection, are added in place below, which takes 4% off a step.
-    table = tf.convert_to_tensor(model.target_embedding.embeddings)
+    layer = model.target_embedding
+    table = tf.convert_to_tensor(layer.projection)
     with tf.GradientTape() as tape:
         tape.watch(table)
         features = model.features(inputs, training=True)  # [R·B, T, D]
         features, labels, weights = _real_tokens(features, part, passes)
+        features, rows = _with_bias(layer, features, table)
         total, loss, nll = projection_loss(
-            features, table, labels, weights, label_smoothing, r_drop
+            features, rows, labels, weights, label_smoothing, r_drop
         )
     *gradients, d_table = tape.gradient(
         total,
@@ -142,7 +144,7 @@ def _gradients(model, part, label_smoothing, r_drop=0.0):
     )
     gradients = [
         _add_in_place(d_table, gradient)
-        if variable is model.target_embedding.embeddings
+        if variable is layer.projection
         else tf.convert_to_tensor(gradient)
         for variable, gradient in zip(
             model.trainable_variables, gradients, strict=True
@@ -162,7 +164,8 @@ def _losses(model, part, label_smoothing):
     """Returns the sums over the real tokens of a part, without dropout."""
     features = model.features(part, training=False)
     features, labels, weights = _real_tokens(features, part)
-    table = tf.convert_to_tensor(model.target_embedding.embeddings)
+    table = tf.convert_to_tensor(model.target_embedding.projection)
+    features, table = _with_bias(model.target_embedding, features, table)
     result = token_losses(features, table, labels, weights, label_smoothing)
     return _sums(result["loss"], result["nll"])
 
@@ -179,6 +182,19 @@ def _real_tokens(features, part, passes=1):
         tf.reshape(features, (passes, -1, width)),
         tf.gather(labels, real),
         tf.gather(tf.reshape(part["weights"], (-1,)), real),
+    )
+
+
+def _with_bias(layer, features, table):
+    """Returns features and table of logits with their bias, if they have one:
+    it is a column of the table, and features are 1 there."""
+    if not layer.use_logits_bias:
+        return features, table
+    ones = tf.ones_like(features[..., :1])
+    bias = tf.convert_to_tensor(layer.logits_bias)[:, None]
+    return (
+        tf.concat([features, ones], axis=-1),
+        tf.concat([table, bias], axis=-1),
     )
 
 
