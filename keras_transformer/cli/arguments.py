@@ -18,6 +18,7 @@ from keras_transformer.training.recipe import Recipe
 BATCH_SIZE = 64
 DEFAULT_PRESET = "tiny"
 METAVARS = {int: "N", float: "X"}
+SEARCH_OF_A_CALL = ("beam_size", "alpha")  # other settings are the export's
 
 
 def parser() -> argparse.ArgumentParser:
@@ -258,8 +259,8 @@ def _add_model(sub):
 
 
 def _add_search(sub, default):
-    """Adds the options of the search. `default` is shown as their default, or
-    with `None` the default of each field."""
+    """Adds the options of the search: with a `default` to show, those of a
+    call, or with `None` those of an export."""
     for field in options_of(SearchSettings):
-        shown = field.default if default is None else default
-        _add_field(sub, SearchSettings, field, shown)
+        if default is None or field.name in SEARCH_OF_A_CALL:
+            _add_field(sub, SearchSettings, field, default or "the run's")

@@ -4,6 +4,7 @@ The argument of each command is a dictionary of the options that were given.
 The functions that a command calls have the defaults.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -11,13 +12,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from keras_transformer.cli.arguments import BATCH_SIZE
+from keras_transformer.cli.arguments import BATCH_SIZE, options_of
 from keras_transformer.cli.standard_streams import (
     chunks_of_lines,
     show,
     standard_input,
     write_line,
 )
+from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
@@ -93,7 +95,10 @@ def export(given: dict[str, Any]) -> None:
 
     export_format = given.get("format", "saved_model")
     if export_format == "ctranslate2":
-        inapplicable = {"beam_size", "alpha", "dtype"}
+        inapplicable = {
+            "dtype",
+            *(field.name for field in options_of(SearchSettings)),
+        }
     else:
         inapplicable = {"quantization"}
     _refuse(given, inapplicable, f"--format {export_format}")
@@ -106,13 +111,11 @@ def export(given: dict[str, Any]) -> None:
     else:
         from keras_transformer import processor
         from keras_transformer.export import saved_model
-        from keras_transformer.inference.search_settings import SearchSettings
 
-        settings = SearchSettings(**_search(given))
+        run = open_run(given["folder"])
+        settings = dataclasses.replace(run.search, **_search(given))
         dtype = processor.resolve_dtype(given.get("dtype", "auto"))
-        path = saved_model.export(
-            open_run(given["folder"]), given["path"], settings, dtype
-        )
+        path = saved_model.export(run, given["path"], settings, dtype)
         print(f"The matrices are in {dtype}.")
     print(f"Exported {path}")
 
@@ -181,7 +184,8 @@ def _runner_options(given):
 
 def _search(given):
     """Returns the settings of the search that were given."""
-    return {k: given[k] for k in ("beam_size", "alpha") if k in given}
+    names = [field.name for field in options_of(SearchSettings)]
+    return {name: given[name] for name in names if name in given}
 
 
 def _refuse(given, names, context):

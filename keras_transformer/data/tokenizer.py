@@ -9,7 +9,12 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.data import sentencepiece_file
 
+TAG = ">>.*?<<"  # names the target language, as in models of many languages
+# Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
+# shorter than by this factor may be cut before it fills the model.
+SHRINKING = 4
 SPECIAL = {"pad": PAD, "unk": UNKNOWN, "bos": START, "eos": END}
 
 
@@ -102,12 +107,24 @@ class Tokenizer:
                 f"Received: {ids}. Train it with `train_tokenizer`."
             )
         self.model = model
-        self.vocab_size = processor.vocab_size()
+        proto = sentencepiece_file.parse(model)
+        pieces = len(proto.pieces)
+        # Pieces beyond are only cut off the text; the model does not know them.
+        self.vocab_size = min(pieces, proto.trainer_spec.vocab_size or pieces)
+        self.is_bpe = proto.trainer_spec.model_type == sentencepiece_file.BPE
+        self._has_more_pieces = self.vocab_size < pieces
         self._processor = processor
         self._ids = {
             processor.id_to_piece(i): i for i in range(self.vocab_size)
         }
+        self._tags = {
+            piece: i
+            for piece, i in self._ids.items()
+            if processor.is_control(i) and re.fullmatch(TAG, piece)
+        }
         self._longest = max(len(piece.encode()) for piece in self._ids)
+        if proto.normalizer_spec.precompiled_charsmap:
+            self._longest *= SHRINKING
         # Pieces that would break a line if a model generated them. Only these
         # two characters end a line, as in `read_lines`.
         self.line_breaks = [
@@ -133,9 +150,26 @@ class Tokenizer:
         Returns:
             Ids `(B, None)` with end tokens, a ragged tensor.
         """
+        parts = []
+        if self._tags:
+            tags, text = self._split_tags(text)
+            parts.append(tags)
         ids = self._operations().tokenize(text)
+        if self._has_more_pieces:
+            ids = tf.where(ids < self.vocab_size, ids, UNKNOWN)
         ends = tf.fill([ids.nrows(), 1], END)
-        return tf.concat([ids, tf.cast(ends, ids.dtype)], axis=1)
+        return tf.concat([*parts, ids, tf.cast(ends, ids.dtype)], axis=1)
+
+    def _split_tags(self, text):
+        """Returns the ids of tags such as `>>fra<<` that strings begin with,
+        and the strings without them."""
+        is_tagged = tf.strings.regex_full_match(text, f"(?s){TAG}.*")
+        tags = tf.strings.regex_replace(text, f"(?s)^({TAG}).*$", r"\1")
+        is_tag = tf.equal(tags[:, None], list(self._tags))  # [B, tags]
+        known = tf.constant(list(self._tags.values()))
+        ids = tf.reduce_max(tf.where(is_tag, known, UNKNOWN), axis=1)
+        ids = tf.ragged.boolean_mask(ids[:, None], is_tagged[:, None])
+        return ids, tf.strings.regex_replace(text, f"(?s)^{TAG}", "")
 
     def encode_at_most(
         self, text: tf.Tensor, most: int | tf.Tensor
@@ -155,9 +189,9 @@ class Tokenizer:
             that were cut.
         """
         text = tf.strings.regex_replace(text, " {2,}", " ")
-        text = tf.strings.substr(text, 0, (most + 1) * self._longest + 1)
-        pieces = self.encode(text)
-        longer = pieces.row_lengths() > most + 1
+        start = tf.strings.substr(text, 0, (most + 1) * self._longest + 1)
+        pieces = self.encode(start)
+        longer = (pieces.row_lengths() > most + 1) | tf.not_equal(start, text)
         ends = tf.fill([pieces.nrows(), 1], END)
         return tf.concat([pieces[:, :-1][:, :most], ends], axis=1), longer
 

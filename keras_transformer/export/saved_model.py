@@ -65,7 +65,8 @@ def export(
     Args:
         run: an open `Run` with at least one checkpoint.
         path: the new folder; its last part is an integer, as servers want it.
-        settings: settings of the search. Defaults to the paper's.
+        settings: settings of the search. Defaults to the run's, which are the
+            paper's unless it was imported.
         dtype: dtype of the matrices: "float32" or "bfloat16", which is
             smaller, and faster on processors that have instructions for it.
             Defaults to "auto": "bfloat16" if this machine multiplies matrices
@@ -104,7 +105,7 @@ def export(
             f"Received: dtype={dtype!r}"
         )
     dtype = processor.resolve_dtype(dtype)
-    settings = settings or SearchSettings()
+    settings = settings or run.search
     model = load_model(run)
     translator = Translator(
         model, run.source_tokenizer, run.target_tokenizer, settings

@@ -24,12 +24,21 @@ class SearchSettings:
     Args:
         beam_size: number of hypotheses to keep. Defaults to 4.
         alpha: exponent of the length penalty. Defaults to 0.6.
+        length_penalty: formula of the penalty of n word pieces: "gnmt",
+            ((5 + n) / 6)^α as in the paper, or "power", n^α. Defaults to
+            "gnmt".
+        early_stopping: when the search of a sentence stops, see `beam_search`:
+            "never" early (default), "heuristic" or "filled".
         extra_length: number of word pieces by which a translation may be longer
             than its source. Defaults to 50.
         max_source_length: maximum number of word pieces of a source; a longer
             source is cut. Defaults to 512.
+        max_length: maximum number of word pieces of a translation, end token
+            included. Defaults to `None`: only `extra_length` limits it.
         max_beam_size: largest beam size that callers may request. Defaults to
             32.
+        allow_unknown: whether the unknown piece, which has no text, may be
+            generated. Defaults to False.
 
     Raises:
         ValueError: if a value is out of range.
@@ -41,9 +50,23 @@ class SearchSettings:
     alpha: float = option_field(
         0.6, "exponent of the length penalty", metavar="ALPHA"
     )
+    length_penalty: str = option_field(
+        "gnmt",
+        "formula of the length penalty: gnmt, ((5 + n) / 6)^ALPHA, or power, "
+        "n^ALPHA",
+        choices=("gnmt", "power"),
+    )
+    early_stopping: str = option_field(
+        "never",
+        "when a search stops: never before it is certain of the best; "
+        "heuristic, as in transformers; filled, with the first hypotheses",
+        choices=("never", "heuristic", "filled"),
+    )
     extra_length: int = 50
     max_source_length: int = 512
+    max_length: int | None = None
     max_beam_size: int = 32
+    allow_unknown: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -56,6 +79,19 @@ class SearchSettings:
                 raise ValueError(
                     f"`{name}` must be at least {least}. "
                     f"Received: {name}={getattr(self, name)}"
+                )
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(
+                "`max_length` must be at least 1, or None. "
+                f"Received: max_length={self.max_length}"
+            )
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            choices = field.metadata.get("choices", (value,))
+            if value not in choices:
+                raise ValueError(
+                    f"`{field.name}` must be one of {', '.join(choices)}. "
+                    f"Received: {field.name}={value!r}"
                 )
         if self.beam_size > self.max_beam_size:
             raise ValueError(

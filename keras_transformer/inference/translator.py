@@ -305,6 +305,7 @@ class Translator:
     def max_length(self) -> int:
         """Returns the maximum length of a translation, end token included."""
         longest = self.max_pieces + 1 + self.settings.extra_length
+        longest = min(longest, self.settings.max_length or longest)
         return self._at_most_positions(longest)
 
     def _at_most_positions(self, length):
@@ -334,12 +335,16 @@ class Translator:
             alpha,
             reorder=model.reorder,
             keep=model.keep,
+            formula=self.settings.length_penalty,
+            early_stopping=self.settings.early_stopping,
         )
 
     def _weights(self, dtype="float32"):
         # These pieces must not be generated: they have no text, or they would
         # break the line.
-        barred = [PAD, UNKNOWN, START, *self.target_tokenizer.line_breaks]
+        barred = [PAD, START, *self.target_tokenizer.line_breaks]
+        if not self.settings.allow_unknown:
+            barred.append(UNKNOWN)
         return inference_weights(self.model, dtype, barred)
 
 

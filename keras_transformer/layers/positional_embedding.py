@@ -12,7 +12,6 @@ from keras import KerasTensor, ops
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.types import Initializer, Shape
 
-
 SINUSOIDAL = ("sinusoidal", "sinusoidal_halves")
 
 

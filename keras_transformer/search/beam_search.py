@@ -13,7 +13,7 @@ from keras import KerasTensor, ops
 from keras_transformer.config import END, PAD, START
 from keras_transformer.search.batched_take import batched_take
 from keras_transformer.search.constraints import Constraints
-from keras_transformer.search.length_penalty import length_penalty
+from keras_transformer.search.length_penalty import FORMULAS, length_penalty
 from keras_transformer.search.next_token import (
     MINUS_INFINITY,
     at_most,
@@ -24,6 +24,8 @@ from keras_transformer.search.sampling import (
     StepFunction,
     greedy_search,
 )
+
+EARLY_STOPPING = ("never", "heuristic", "filled")
 
 
 def beam_search(
@@ -38,6 +40,8 @@ def beam_search(
     minima: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
     keep: Callable[[Cache, KerasTensor], Cache] | None = None,
+    formula: str = "gnmt",
+    early_stopping: str = "never",
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds probable sequences by beam search: section 6.1.
 
@@ -58,8 +62,9 @@ def beam_search(
     continuations. Its score is log P / `length_penalty`, and it is kept if it
     is among the K best finished so far. A sentence stops when its most
     probable prefix, divided by the largest penalty it could reach, cannot beat
-    the worst kept hypothesis. With K = 1, which is greedy search, it stops at
-    its first end token. A stopped sentence does not change any more, so its
+    the worst kept hypothesis; see `early_stopping` for other rules. With K = 1,
+    which is greedy search, it stops at its first end token. A stopped sentence
+    does not change any more, so its
     result does not depend on the other sentences of the batch. At the limit
     only the end token is allowed, so every hypothesis is finished.
 
@@ -85,6 +90,13 @@ def beam_search(
             integers `(n,)`. With it, finished sentences leave the batch, and
             step functions get fewer rows. It works on TensorFlow only, in a
             graph whose B is not static.
+        formula: formula of the `length_penalty`: "gnmt" (default) or "power".
+        early_stopping: when a sentence stops: "never" (default) before no
+            prefix can win any more; "heuristic" when the most probable prefix,
+            divided by the penalty of its present length, does not beat the
+            worst of K finished hypotheses, as in transformers with
+            `early_stopping=False`; "filled" as soon as K hypotheses are
+            finished.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and
@@ -92,7 +104,8 @@ def beam_search(
         are padding with score -inf.
 
     Raises:
-        ValueError: if `beam_size` < 1 or `alpha` < 0.
+        ValueError: if `beam_size` < 1 or `alpha` < 0, or if `formula` or
+            `early_stopping` is unknown.
     """
     if any(
         isinstance(x, int | float) and x < low
@@ -102,6 +115,15 @@ def beam_search(
             "`beam_size` must be at least 1 and `alpha` at least 0. "
             f"Received: beam_size={beam_size}, alpha={alpha}"
         )
+    for name, value, known in (
+        ("formula", formula, FORMULAS),
+        ("early_stopping", early_stopping, EARLY_STOPPING),
+    ):
+        if value not in known:
+            raise ValueError(
+                f"`{name}` must be one of {', '.join(known)}. "
+                f"Received: {name}={value!r}"
+            )
     constraints = Constraints(limits, minima, prefix, end_id)
     if isinstance(beam_size, int) and beam_size == 1:
         sequences, scores = greedy_search(
@@ -109,11 +131,17 @@ def beam_search(
         )
         # Every row has an end token, at its limit at the latest.
         lengths = ops.argmax(ops.equal(sequences, end_id), axis=-1) + 1
-        scores = scores / length_penalty(lengths, alpha)
+        scores = scores / length_penalty(lengths, alpha, formula)
         return sequences[:, None], scores[:, None]
 
     search = _Search(
-        step_fn, reorder or _reordered, beam_size, alpha, constraints
+        step_fn,
+        reorder or _reordered,
+        beam_size,
+        alpha,
+        formula,
+        early_stopping,
+        constraints,
     )
     batch = ops.shape(constraints.limits)[0]
     no_scores = ops.full((batch, beam_size), MINUS_INFINITY, dtype="float32")
@@ -145,7 +173,8 @@ def beam_search(
         _, _, log_probs, done, scores = parts
         all_done = ops.scatter_update(all_done, rows[:, None], done)
         all_scores = ops.scatter_update(all_scores, rows[:, None], scores)
-        unfinished = ops.nonzero(rows_search.unfinished(log_probs, scores))[0]
+        unfinished = rows_search.unfinished(index, log_probs, scores)
+        unfinished = ops.nonzero(unfinished)[0]
         unfinished = ops.cast(unfinished, "int32")
         rows, *parts = (ops.take(x, unfinished, axis=0) for x in (rows, *parts))
         return (
@@ -176,15 +205,25 @@ class _Search:
     reorder: Callable[[Cache, KerasTensor], Cache]
     beam_size: int | KerasTensor
     alpha: float | KerasTensor
+    formula: str
+    early_stopping: str
     constraints: Constraints
 
-    def unfinished(self, log_probs, scores):
-        """Returns booleans `(B,)`, True for sentences that can improve."""
+    def unfinished(self, index, log_probs, scores):
+        """Returns booleans `(B,)`, True for sentences that go on at step
+        `index`."""
         best = ops.max(log_probs, axis=-1, initial=MINUS_INFINITY)
         worst = ops.min(scores, axis=-1, initial=-MINUS_INFINITY)
-        largest_penalty = length_penalty(self.constraints.limits, self.alpha)
-        is_open = ops.equal(worst, MINUS_INFINITY) | (self.beam_size > 1)
-        return is_open & (best / largest_penalty > worst)
+        is_open = ops.equal(worst, MINUS_INFINITY)
+        if self.early_stopping != "filled":
+            is_open = is_open | (self.beam_size > 1)
+        length = self.constraints.limits
+        if self.early_stopping == "heuristic":
+            length = ops.maximum(index, 1)
+        return is_open & (best / self._penalty(length) > worst)
+
+    def _penalty(self, length):
+        return length_penalty(length, self.alpha, self.formula)
 
     def steps(self, state, until):
         """Runs steps until at most `until` sentences are unfinished.
@@ -199,11 +238,12 @@ class _Search:
         def some_are_unfinished(
             index, tokens, alive, log_probs, done, scores, cache
         ):
-            unfinished = ops.cast(self.unfinished(log_probs, scores), "int32")
+            unfinished = self.unfinished(index, log_probs, scores)
+            unfinished = ops.cast(unfinished, "int32")
             return (index < constraints.longest) & (ops.sum(unfinished) > until)
 
         def step(index, tokens, alive, log_probs, done, scores, cache):
-            running = self.unfinished(log_probs, scores)[:, None]
+            running = self.unfinished(index, log_probs, scores)[:, None]
             logits, cache = self.step_fn(
                 ops.reshape(tokens, (-1,)), cache, index
             )
@@ -238,7 +278,7 @@ class _Search:
             finishing = ends[:, :beam_size] & running
             new_scores = ops.where(
                 finishing,
-                best[:, :beam_size] / length_penalty(index + 1, self.alpha),
+                best[:, :beam_size] / self._penalty(index + 1),
                 MINUS_INFINITY,
             )
             new_done = ops.where(

@@ -3,20 +3,26 @@
 from keras import KerasTensor, ops
 
 
+FORMULAS = ("gnmt", "power")
+
+
 def length_penalty(
-    length: int | KerasTensor, alpha: float | KerasTensor
+    length: int | KerasTensor,
+    alpha: float | KerasTensor,
+    formula: str = "gnmt",
 ) -> KerasTensor:
     """Returns the length penalty ((5 + n) / 6)^α of Wu et al. (2016).
 
-    The paper uses it with α = 0.6.
+    The paper uses it with α = 0.6. The other formula, "power", is n^α, which
+    Marian, CTranslate2 and transformers have. Values of α are not portable
+    from one formula to the other.
 
     Example:
 
     >>> print(f"{float(length_penalty(7, 0.6)):.4f}")
     1.5157
 
-    n counts the end token but not the start token. Other systems divide by
-    n^α, so values of α are not portable between systems.
+    n counts the end token but not the start token.
 
     Beam search divides log-probabilities by the penalty. It stops early on
     the assumption that the penalty never falls as n grows. Keep that property
@@ -29,8 +35,10 @@ def length_penalty(
     Args:
         length: n, an integer or integer tensor.
         alpha: α ≥ 0, a number or scalar tensor.
+        formula: "gnmt" (default) or "power".
 
     Returns:
         float32 tensor of the shape of `length`.
     """
-    return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
+    length = ops.cast(length, "float32")
+    return (length if formula == "power" else (5.0 + length) / 6.0) ** alpha

@@ -30,6 +30,7 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.data.prepared import is_prepared
 from keras_transformer.data.prepared import sha256 as sha256
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
 FORMAT = 1
@@ -54,6 +55,8 @@ class Run:
             it is shared.
         data_fingerprint: SHA-256 of the manifest of the prepared pairs that it
             is trained on; in runs of version 0.1, of the pairs themselves.
+        search: how its translations are searched. Defaults to the paper's
+            search.
     """
 
     folder: pathlib.Path
@@ -62,6 +65,7 @@ class Run:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     data_fingerprint: str
+    search: SearchSettings = SearchSettings()
 
     @property
     def initial(self) -> pathlib.Path:
@@ -148,6 +152,7 @@ def open_run(folder: str | os.PathLike) -> Run:
         Tokenizer(models[0]),
         Tokenizer(models[1]),
         record["training_data"],
+        SearchSettings(**record.get("search", {})),
     )
 
 
@@ -161,6 +166,7 @@ def write_run(run: Run, folder: pathlib.Path):
         "source_vocabulary": sha256(run.source_tokenizer.model),
         "target_vocabulary": sha256(run.target_tokenizer.model),
         "training_data": run.data_fingerprint,
+        "search": dataclasses.asdict(run.search),
     }
     for name, data in (
         ("source.model", run.source_tokenizer.model),

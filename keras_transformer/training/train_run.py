@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.inference import evaluation
-from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.lock import lock
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
@@ -195,7 +194,7 @@ def evaluate(run: Run, model: Transformer, split: str) -> dict:
     Raises:
         ValueError: if the split does not exist or has no pair left.
     """
-    settings = SearchSettings()
+    settings = run.search
     score = make_scorer(run, model, load_split(run, split).pairs, settings)
     result = {
         **score(),

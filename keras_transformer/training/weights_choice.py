@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 
-from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
 from keras_transformer.training.progress import best_step
@@ -46,7 +45,7 @@ def choose_weights(run: Run, last: int | None = None) -> Transformer:
     model = Transformer(run.config)
     candidates = _candidates(run, model, last)
     validation = load_split(run, run.recipe.validation_split).pairs
-    score = make_scorer(run, model, validation, SearchSettings())
+    score = make_scorer(run, model, validation, run.search)
     bleu = {}
     for name, weights in candidates.items():
         checkpoints.assign(model, weights, with_optimizer=False)

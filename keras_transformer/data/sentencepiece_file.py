@@ -1,0 +1,76 @@
+"""The file of a SentencePiece model as a protocol buffer.
+
+The package `sentencepiece` has generated classes for it, which need a newer
+protobuf than TensorFlow allows. Here the message is described at run time, by
+the fields that are used; protobuf keeps the others as they are.
+"""
+
+import functools
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types
+BPE = 2  # of TrainerSpec.model_type
+
+# Message: field: number, type. Numbers and names are those of SentencePiece's
+# `sentencepiece_model.proto`.
+_Field = descriptor_pb2.FieldDescriptorProto
+FIELDS = {
+    "SentencePiece": {
+        "piece": (1, _Field.TYPE_STRING),
+        "score": (2, _Field.TYPE_FLOAT),
+        "type": (3, _Field.TYPE_INT32),
+    },
+    "TrainerSpec": {
+        "model_type": (3, _Field.TYPE_INT32),
+        "vocab_size": (4, _Field.TYPE_INT32),
+        "unk_id": (40, _Field.TYPE_INT32),
+        "bos_id": (41, _Field.TYPE_INT32),
+        "eos_id": (42, _Field.TYPE_INT32),
+        "pad_id": (43, _Field.TYPE_INT32),
+        "unk_piece": (45, _Field.TYPE_STRING),
+        "bos_piece": (46, _Field.TYPE_STRING),
+        "eos_piece": (47, _Field.TYPE_STRING),
+        "pad_piece": (48, _Field.TYPE_STRING),
+    },
+    "NormalizerSpec": {
+        "name": (1, _Field.TYPE_STRING),
+        "precompiled_charsmap": (2, _Field.TYPE_BYTES),
+    },
+    "ModelProto": {
+        "pieces": (1, "SentencePiece"),
+        "trainer_spec": (2, "TrainerSpec"),
+        "normalizer_spec": (3, "NormalizerSpec"),
+    },
+}
+
+
+def parse(model: bytes) -> Any:
+    """Returns the message `ModelProto` of a model's bytes."""
+    return _model_class().FromString(model)
+
+
+@functools.cache
+def _model_class():
+    package = "keras_transformer.sentencepiece"
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{package}.proto", package=package, syntax="proto2"
+    )
+    for name, fields in FIELDS.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind) in fields.items():
+            described = message.field.add(
+                name=field, number=number, label=_Field.LABEL_OPTIONAL
+            )
+            if isinstance(kind, str):
+                described.type = _Field.TYPE_MESSAGE
+                described.type_name = f".{package}.{kind}"
+            else:
+                described.type = kind
+            if field == "pieces":
+                described.label = _Field.LABEL_REPEATED
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = pool.FindMessageTypeByName(f"{package}.ModelProto")
+    return message_factory.GetMessageClass(found)
