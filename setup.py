@@ -24,6 +24,8 @@ TEXT = [
     "tensorboard",  # behind tf.summary, no longer required by tensorflow
 ]
 
+PRETRAINED = ["safetensors", "huggingface_hub", "pyyaml"]
+
 setup(
     # `keras-transformer` is taken on the package index, by another project
     # whose import name is ours too.
@@ -46,12 +48,14 @@ setup(
         "text": TEXT,
         "ctranslate2": ["ctranslate2>=4.5"],  # the export to that engine
         "beam": ["apache-beam>=2.77"],  # corpora past one machine
+        "pretrained": PRETRAINED,  # the import of models of others
         "dev": [
             *TEXT,
             "apache-beam>=2.77",
             "pytest>=8",
             "pytest-xdist",
             "hypothesis>=6",
+            *PRETRAINED,
             "ctranslate2>=4.5",
             "jax",  # the layers without TensorFlow are tested on it
             "ruff==0.17.5",

@@ -95,6 +95,17 @@ def parser() -> argparse.ArgumentParser:
         _add_field(sub, Preparation, field, field.default)
 
     sub = command(
+        "import", "Import a Marian model, such as those of OPUS-MT, as a run."
+    )
+    sub.add_argument(
+        "source",
+        metavar="MODEL",
+        help="folder of the model, or its name on the Hugging Face hub, such "
+        "as Helsinki-NLP/opus-mt-en-de",
+    )
+    sub.add_argument("folder", metavar="RUN", help="folder of the new run")
+
+    sub = command(
         "average", "Choose weights: the newest, the best, or an average."
     )
     sub.add_argument("folder", metavar="RUN", help="folder of the run")

@@ -81,6 +81,17 @@ def prepare(given: dict[str, Any]) -> None:
     )
 
 
+def import_model(given: dict[str, Any]) -> None:
+    """Imports a model of others as a run."""
+    from keras_transformer.pretrained.marian import import_marian
+
+    run = import_marian(given["source"], given["folder"])
+    print(
+        f"Imported {run.folder}. Next: keras-transformer export {run.folder} "
+        "saved_models/NAME/1"
+    )
+
+
 def average(given: dict[str, Any]) -> None:
     """Chooses the weights of a run."""
     from keras_transformer.training.run import open_run
@@ -303,6 +314,7 @@ def _function(model, given):
 COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {
     "train": train,
     "prepare": prepare,
+    "import": import_model,
     "average": average,
     "export": export,
     "translate": translate,

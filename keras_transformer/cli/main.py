@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from keras_transformer.cli import quiet_stderr
@@ -11,7 +12,12 @@ from keras_transformer.cli.arguments import parse
 from keras_transformer.cli.commands import COMMANDS
 
 # The extra that brings a package; all other packages are in `text`.
-EXTRAS = {"ctranslate2": "ctranslate2", "apache_beam": "beam"}
+EXTRAS = {
+    "ctranslate2": "ctranslate2",
+    "apache_beam": "beam",
+    "safetensors": "pretrained",
+    "huggingface_hub": "pretrained",
+}
 
 
 def run() -> int:
@@ -19,7 +25,21 @@ def run() -> int:
     quiet_stderr.silence()
     # TensorFlow disables oneDNN on processors without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    return main()
+    status = main()
+    _leave_threads(status)
+    return status
+
+
+def _leave_threads(status):
+    """Ends the process if other threads would keep it for ever.
+
+    Apache Beam leaves such threads when a worker of DirectRunner was killed.
+    """
+    threads = set(threading.enumerate()) - {threading.current_thread()}
+    if any(not thread.daemon for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if command in (
             "prepare",
+            "import",
             "average",
             "export",
         ):  # `train` checks by itself

@@ -248,7 +248,8 @@ def _validation_bleu(run):
     """Returns the chosen weights' BLEU on the validation split."""
     if not run.weights.exists():
         return "unknown"
-    return checkpoints.read_metadata(run.weights)["val_bleu"]
+    bleu = checkpoints.read_metadata(run.weights)["val_bleu"]
+    return "unknown" if bleu is None else bleu
 
 
 def _some_text(tokenizer):

@@ -128,6 +128,12 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
     Raises:
         ValueError: if the data is not what the run began with.
     """
+    if not run.recipe.corpus:
+        raise ValueError(
+            "An imported run is not trained itself. Received: "
+            f"{str(run.folder)!r}. Start a new run with --initial-run "
+            f"{run.folder}."
+        )
     if not run.data.exists() and is_first:
         tokenizers = run.source_tokenizer, run.target_tokenizer
         prepare_training_pairs(run.recipe, run.data, tokenizers)

@@ -1,0 +1,1 @@
+"""Models that others have trained, as runs of this package."""

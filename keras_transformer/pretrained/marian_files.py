@@ -1,0 +1,275 @@
+"""Reads the folder of a Marian model as the Hugging Face hub has it."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.pretrained.marian_vocabulary import SpecialIds
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# In transformers and in Marian, which do not say.
+EPSILON = {"transformers": 1e-5, "marian": 1e-6}
+EARLY_STOPPING = {False: "heuristic", True: "filled", "never": "never"}
+HUB_FILES = (
+    "config.json",
+    "generation_config.json",
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "target_vocab.json",
+    "tokenizer_config.json",
+    "README.md",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """Holds what cuts the text of one side.
+
+    Args:
+        model: a SentencePiece model.
+        pieces: Marian's vocabulary, by its ids.
+        special: ids of its special pieces.
+    """
+
+    model: bytes
+    pieces: list[str]
+    special: SpecialIds
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Holds a Marian model in either of its formats.
+
+    Args:
+        weights: by the names of Hugging Face.
+        shape: fields of the `TransformerConfig`, with Marian's name of the
+            activation.
+        sides: source and target.
+        languages: of source and target.
+        search: how it translates by default.
+        epsilon: added to the variance in layer normalisation.
+    """
+
+    weights: dict[str, np.ndarray]
+    shape: dict[str, Any]
+    sides: tuple[Side, Side]
+    languages: tuple[str, str]
+    search: SearchSettings
+    epsilon: float
+
+
+def find(source: str | os.PathLike) -> pathlib.Path:
+    """Returns the folder of a model, which is downloaded if it is none here.
+
+    Raises:
+        ValueError: if there is no such folder, and it is no name on the hub.
+        ConnectionError: if the hub cannot be reached.
+    """
+    folder = pathlib.Path(source)
+    if folder.is_dir():
+        return folder
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
+        raise ValueError(
+            "A model to import is a folder, or a name on the Hugging Face hub "
+            f"such as Helsinki-NLP/opus-mt-en-de. Received: {str(source)!r}"
+        )
+    import huggingface_hub
+
+    try:
+        names = huggingface_hub.list_repo_files(str(source))
+        wanted = next((n for n in WEIGHTS if n in names), WEIGHTS[0])
+        return pathlib.Path(
+            huggingface_hub.snapshot_download(
+                str(source), allow_patterns=[*HUB_FILES, wanted]
+            )
+        )
+    except Exception as error:  # of the network library below, many kinds
+        raise ConnectionError(
+            f"Cannot download {str(source)!r} from the Hugging Face hub: "
+            f"{' '.join(str(error).split())[:200]} Download its files where "
+            "there is a network, and give their folder."
+        ) from error
+
+
+def read(folder: pathlib.Path) -> Checkpoint:
+    """Reads a folder as the Hugging Face hub has it.
+
+    Raises:
+        ValueError: if it is no Marian model, or is damaged.
+    """
+    config = _json(folder / "config.json")
+    if config.get("model_type") != "marian":
+        raise ValueError(
+            "Only Marian models can be imported. Received: model_type="
+            f"{config.get('model_type')!r} in {str(folder / 'config.json')!r}."
+        )
+    generation = config | _json(folder / "generation_config.json", {})
+    tokenizer = _json(folder / "tokenizer_config.json", {})
+    return Checkpoint(
+        _weights(folder),
+        _shape(config),
+        _sides(folder, config, tokenizer),
+        _languages(folder, config, tokenizer),
+        _search(generation),
+        EPSILON["transformers"],
+    )
+
+
+def _json(path, default=None):
+    if default is not None and not path.exists():
+        return default
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"Not the folder of a Marian model: {str(path.parent)!r} has no "
+            f"{path.name}."
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{str(path)!r} must hold a JSON object.")
+    return content
+
+
+def _weights(folder):
+    for name in WEIGHTS:
+        path = folder / name
+        if not path.exists():
+            continue
+        if name.endswith(".bin"):
+            from keras_transformer.pretrained.torch_file import read_torch_file
+
+            return read_torch_file(path)
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            return load_file(path)
+        except (SafetensorError, TypeError, KeyError) as error:
+            raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
+    raise ValueError(
+        f"Not the folder of a Marian model: {str(folder)!r} has neither "
+        f"{' nor '.join(WEIGHTS)}."
+    )
+
+
+def _shape(config):
+    """Returns the fields of the model's config."""
+
+    def value(name):
+        if name not in config:
+            raise ValueError(f"config.json must have {name!r}. It has not.")
+        return config[name]
+
+    for one, other in (
+        ("encoder_attention_heads", "decoder_attention_heads"),
+        ("encoder_ffn_dim", "decoder_ffn_dim"),
+    ):
+        if value(one) != value(other):
+            raise ValueError(
+                "Encoder and decoder must have layers of the same shape. "
+                f"Received: {one}={value(one)}, {other}={value(other)}"
+            )
+    for name in (
+        "normalize_before",
+        "normalize_embedding",
+        "add_final_layer_norm",
+    ):
+        if config.get(name):
+            raise ValueError(
+                f"A Marian model has no such normalisation. Received: {name}="
+                f"{config[name]!r}"
+            )
+    depths = value("encoder_layers"), value("decoder_layers")
+    is_even = depths[0] == depths[1]
+    return {
+        "num_layers": depths[0],
+        "num_decoder_layers": None if is_even else depths[1],
+        "d_model": value("d_model"),
+        "num_heads": value("encoder_attention_heads"),
+        "d_ff": value("encoder_ffn_dim"),
+        "activation": config.get("activation_function", "swish"),
+        "scale_embeddings": bool(config.get("scale_embedding", False)),
+        "dropout_rate": float(config.get("dropout", 0.1)),
+        "attention_dropout_rate": float(config.get("attention_dropout", 0.0)),
+        "activation_dropout_rate": float(config.get("activation_dropout", 0.0)),
+    }
+
+
+def _sides(folder, config, tokenizer):
+    vocabularies = [folder / "vocab.json"] * 2
+    if (
+        tokenizer.get("separate_vocabs")
+        or (folder / "target_vocab.json").exists()
+    ):
+        vocabularies[1] = folder / "target_vocab.json"
+    models = [_bytes(folder / f"{side}.spm") for side in ("source", "target")]
+    start = config.get("decoder_start_token_id", config.get("pad_token_id"))
+    sides = []
+    for model, path in zip(models, vocabularies, strict=True):
+        ids = _json(path)
+        pieces = sorted(ids, key=lambda piece: ids[piece])
+        if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+            raise ValueError(
+                f"{str(path)!r} must number its pieces from 0, each once."
+            )
+        special = {}
+        for name in ("</s>", "<unk>", "<pad>"):
+            if name not in ids:
+                raise ValueError(f"{str(path)!r} has no piece {name!r}.")
+            special[name] = ids[name]
+        if start is None or not 0 <= start < len(pieces):
+            start = special["<pad>"]
+        sides.append(
+            Side(
+                model,
+                pieces,
+                SpecialIds(
+                    special["</s>"], special["<unk>"], special["<pad>"], start
+                ),
+            )
+        )
+    return tuple(sides)
+
+
+def _bytes(path):
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"Not the folder of a Marian model: {str(path.parent)!r} has no "
+            f"{path.name}."
+        ) from error
+
+
+def _languages(folder, config, tokenizer):
+    """Returns the languages, by the tokenizer or the model's name."""
+    names = tokenizer.get("source_lang"), tokenizer.get("target_lang")
+    if not all(names):
+        name = config.get("_name_or_path") or folder.name
+        found = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", name)
+        names = found.groups() if found else ("source", "target")
+    return tuple(str(name) for name in names)
+
+
+def _search(generation):
+    """Returns the settings of the search, as transformers has them."""
+    barred = [ids[0] for ids in generation.get("bad_words_ids") or () if ids]
+    most = int(generation.get("max_length", 512)) - 1  # without start token
+    return SearchSettings(
+        beam_size=int(generation.get("num_beams", 1)),
+        alpha=float(generation.get("length_penalty", 1.0)),
+        length_penalty="power",
+        early_stopping=EARLY_STOPPING[generation.get("early_stopping", False)],
+        extra_length=most,
+        max_length=most,
+        allow_unknown=generation.get("unk_token_id", 1) not in barred,
+    )
