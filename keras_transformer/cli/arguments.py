@@ -125,9 +125,9 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument(
         "--format",
-        choices=["saved_model", "ctranslate2"],
+        choices=["saved_model", "ctranslate2", "marian"],
         help="format of the export; ctranslate2 is another engine, with its "
-        "own search (default: saved_model)",
+        "own search; marian is for transformers (default: saved_model)",
     )
     sub.add_argument(
         "--quantization",

@@ -105,25 +105,26 @@ def export(given: dict[str, Any]) -> None:
     from keras_transformer.training.run import open_run
 
     export_format = given.get("format", "saved_model")
-    if export_format == "ctranslate2":
-        inapplicable = {
-            "dtype",
-            *(field.name for field in options_of(SearchSettings)),
-        }
-    else:
-        inapplicable = {"quantization"}
-    _refuse(given, inapplicable, f"--format {export_format}")
+    search = {field.name for field in options_of(SearchSettings)}
+    inapplicable = {
+        "saved_model": {"quantization"},
+        "ctranslate2": {"dtype", *search},
+        "marian": {"dtype", "quantization", *search},
+    }
+    _refuse(given, inapplicable[export_format], f"--format {export_format}")
+    run = open_run(given["folder"])
     if export_format == "ctranslate2":
         from keras_transformer.export import ctranslate2
 
-        path = ctranslate2.export(
-            open_run(given["folder"]), given["path"], given.get("quantization")
-        )
+        path = ctranslate2.export(run, given["path"], given.get("quantization"))
+    elif export_format == "marian":
+        from keras_transformer.export import marian
+
+        path = marian.export(run, given["path"])
     else:
         from keras_transformer import processor
         from keras_transformer.export import saved_model
 
-        run = open_run(given["folder"])
         settings = dataclasses.replace(run.search, **_search(given))
         dtype = processor.resolve_dtype(given.get("dtype", "auto"))
         path = saved_model.export(run, given["path"], settings, dtype)

@@ -15,11 +15,9 @@ import numpy as np
 from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.pretrained import marian_files, marian_npz
 from keras_transformer.pretrained.marian_files import Checkpoint
 from keras_transformer.pretrained.marian_vocabulary import (
-    ZEROS,
     rows_in_our_order,
     sentencepiece_model,
 )

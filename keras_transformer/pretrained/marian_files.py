@@ -211,7 +211,7 @@ def _sides(folder, config, tokenizer):
         or (folder / "target_vocab.json").exists()
     ):
         vocabularies[1] = folder / "target_vocab.json"
-    models = [_bytes(folder / f"{side}.spm") for side in ("source", "target")]
+    models = [read_bytes(folder / f"{s}.spm") for s in ("source", "target")]
     start = config.get("decoder_start_token_id", config.get("pad_token_id"))
     sides = []
     for model, path in zip(models, vocabularies, strict=True):
@@ -240,7 +240,8 @@ def _sides(folder, config, tokenizer):
     return tuple(sides)
 
 
-def _bytes(path):
+def read_bytes(path: pathlib.Path) -> bytes:
+    """Returns the content of a file that a model must have."""
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
@@ -252,12 +253,12 @@ def _bytes(path):
 
 def _languages(folder, config, tokenizer):
     """Returns the languages, by the tokenizer or the model's name."""
-    names = tokenizer.get("source_lang"), tokenizer.get("target_lang")
-    if not all(names):
-        name = config.get("_name_or_path") or folder.name
-        found = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", name)
-        names = found.groups() if found else ("source", "target")
-    return tuple(str(name) for name in names)
+    source, target = tokenizer.get("source_lang"), tokenizer.get("target_lang")
+    if source and target:
+        return str(source), str(target)
+    name = config.get("_name_or_path") or folder.name
+    found = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", name)
+    return (found[1], found[2]) if found else ("source", "target")
 
 
 def _search(generation):

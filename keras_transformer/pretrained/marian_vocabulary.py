@@ -13,7 +13,7 @@ from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.data import sentencepiece_file
 from keras_transformer.data.sentencepiece_file import CONTROL, NORMAL, UNUSED
 
-# Below the score of all pieces by this, SentencePiece rates an unknown character.
+# SentencePiece rates an unknown character below all pieces, by this.
 UNKNOWN_PENALTY = 10.0
 ZEROS = -1  # instead of a row, where Marian has none
 

@@ -54,12 +54,11 @@ def name_of(path: str) -> str:
     >>> name_of("encoder_0/self_attention/query/kernel")
     'model.encoder.layers.0.self_attn.q_proj.weight'
     """
-    side, number, parts = re.fullmatch(
-        r"(encoder|decoder)_(\d+)/(.*)", path
-    ).groups()
-    parts = parts.removeprefix("feed_forward/").split("/")
-    parts = ".".join(SUBLAYERS[part] for part in parts)
-    return f"model.{side}.layers.{number}.{parts}"
+    layer, _, rest = path.partition("/")
+    side, number = layer.split("_")
+    parts = rest.removeprefix("feed_forward/").split("/")
+    name = ".".join(SUBLAYERS[part] for part in parts)
+    return f"model.{side}.layers.{number}.{name}"
 
 
 def tables(weights: Weights) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,7 +109,7 @@ def our_weights(
         left.pop(name, None)
     for name in POSITIONS:
         _check_positions(left.pop(name, None), config)
-    bias = left.pop(LOGITS_BIAS, None)
+    bias = left.pop(LOGITS_BIAS, np.zeros(0))
     rows = {
         "source_embedding/embeddings": (source, source_rows),
         "target_embedding/embeddings": (target, target_rows),

@@ -2,7 +2,6 @@
 
 from keras import KerasTensor, ops
 
-
 FORMULAS = ("gnmt", "power")
 
 

@@ -65,7 +65,7 @@ class Run:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     data_fingerprint: str
-    search: SearchSettings = SearchSettings()
+    search: SearchSettings = dataclasses.field(default_factory=SearchSettings)
 
     @property
     def initial(self) -> pathlib.Path:
