@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.pretrained.marian_vocabulary import SpecialIds
+from keras_transformer.pretrained.torch_file import read_torch_file
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # In transformers and in Marian, which do not say.
@@ -145,8 +146,6 @@ def _weights(folder):
         if not path.exists():
             continue
         if name.endswith(".bin"):
-            from keras_transformer.pretrained.torch_file import read_torch_file
-
             return read_torch_file(path)
         from safetensors import SafetensorError
         from safetensors.numpy import load_file

@@ -172,7 +172,7 @@ def _check_positions(table, config):
 
 
 def marian_weights(
-    model: Transformer, columns: Sequence[int]
+    model: Transformer, columns: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Returns the weights of a `Transformer` by the names of Hugging Face.
 
