@@ -32,7 +32,16 @@ MAY_IMPORT = {
     "inference": {*BELOW, *MODEL, "data"},
     "training": {*BELOW, *MODEL, "data", "inference", "lock"},
     "export": {*BELOW, *MODEL, "data", "inference", "lock", "training"},
-    "cli": {*BELOW, *MODEL, "data", "inference", "training", "export"},
+    "pretrained": {*BELOW, *MODEL, "data", "inference", "training"},
+    "cli": {
+        *BELOW,
+        *MODEL,
+        "data",
+        "inference",
+        "training",
+        "export",
+        "pretrained",
+    },
     "__main__": {"cli"},
     "__init__": {*MODEL, "cli", "moved"},
 }
