@@ -31,7 +31,15 @@ MAY_IMPORT = {
     "data": {*BELOW, "lock"},
     "inference": {*BELOW, *MODEL, "data"},
     "training": {*BELOW, *MODEL, "data", "inference", "lock"},
-    "export": {*BELOW, *MODEL, "data", "inference", "lock", "training"},
+    "export": {
+        *BELOW,
+        *MODEL,
+        "data",
+        "inference",
+        "lock",
+        "pretrained",
+        "training",
+    },
     "pretrained": {*BELOW, *MODEL, "data", "inference", "training"},
     "cli": {
         *BELOW,

@@ -176,11 +176,10 @@ class Translator:
         """Checks the arguments and returns them. Tensors depend on the checks
         in the graph, so that nothing is allocated before."""
         checks, values = [], [beam_size, alpha, max_length]
-        names = ("beam_size", "alpha", "max_length")
-        lows = (1, 0.0, 1)
-        highs = (self.settings.max_beam_size, float("inf"), tf.int32.max)
-        for name, value, low, high in zip(
-            names, values, lows, highs, strict=True
+        for name, value, low, high in (
+            ("beam_size", beam_size, 1, self.settings.max_beam_size),
+            ("alpha", alpha, 0.0, float("inf")),
+            ("max_length", max_length, 1, tf.int32.max),
         ):
             holds = (value >= low) & (value <= high)
             message = f"`{name}` must be at least {low}, at most {high}."
