@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         "--preset",
         metavar="NAME",
         help=f"preset of the model, one of {', '.join(PRESETS)} "
-        f"(default: {DEFAULT_PRESET})",
+        f"(default: that of --initial-run, or {DEFAULT_PRESET})",
     )
     for field in options_of(TransformerConfig):
         _add_field(sub, TransformerConfig, field, "the preset's")

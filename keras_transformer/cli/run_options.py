@@ -42,7 +42,8 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
     corpus = recipe.get("corpus", Recipe.corpus)
     if is_prepared(corpus):
         check_settled(corpus, recipe)
-    preset = given.get("preset", DEFAULT_PRESET)
+    default = None if "initial_run" in recipe else DEFAULT_PRESET
+    preset = given.get("preset", default)
     return start_run(folder, preset, Recipe(**recipe), **shape)
 
 

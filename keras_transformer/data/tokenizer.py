@@ -111,12 +111,13 @@ class Tokenizer:
         pieces = len(proto.pieces)
         # Pieces beyond are only cut off the text; the model does not know them.
         self.vocab_size = min(pieces, proto.trainer_spec.vocab_size or pieces)
-        self.is_bpe = proto.trainer_spec.model_type == sentencepiece_file.BPE
         self._has_more_pieces = self.vocab_size < pieces
         self._processor = processor
         self._ids = {
             processor.id_to_piece(i): i for i in range(self.vocab_size)
         }
+        is_bpe = proto.trainer_spec.model_type == sentencepiece_file.BPE
+        self.allows_bpe_dropout = is_bpe and "<0x00>" in self._ids
         self._tags = {
             piece: i
             for piece, i in self._ids.items()

@@ -294,10 +294,7 @@ class Translator:
 
     @property
     def max_pieces(self) -> int:
-        """Returns the maximum number of pieces of a source, without end token.
-
-        Learned positions include one for the end token.
-        """
+        """Returns the maximum number of pieces of a source, its end apart."""
         return self._at_most_positions(self.settings.max_source_length + 1) - 1
 
     @property
@@ -339,8 +336,7 @@ class Translator:
         )
 
     def _weights(self, dtype="float32"):
-        # These pieces must not be generated: they have no text, or they would
-        # break the line.
+        # They have no text, or would break the line.
         barred = [PAD, START, *self.target_tokenizer.line_breaks]
         if not self.settings.allow_unknown:
             barred.append(UNKNOWN)

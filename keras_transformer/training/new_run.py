@@ -39,7 +39,10 @@ SETTLED = {
 
 
 def start_run(
-    folder: str | os.PathLike, preset: str, recipe: Recipe, **overrides: object
+    folder: str | os.PathLike,
+    preset: str | None,
+    recipe: Recipe,
+    **overrides: object,
 ) -> Run:
     """Writes the folder of a new run, whole or not at all.
 
@@ -59,7 +62,8 @@ def start_run(
 
     Args:
         folder: folder of the new run, which must not exist.
-        preset: name of a preset, see `TransformerConfig.preset`.
+        preset: name of a preset, see `TransformerConfig.preset`; or `None` for
+            the shape and the vocabularies of `recipe.initial_run`.
         recipe: how the run is trained, a `Recipe`.
         overrides: fields of the `TransformerConfig` to set to other values.
 
@@ -81,37 +85,56 @@ def start_run(
         )
     if is_prepared(recipe.corpus):
         recipe = _with_settings_of(recipe.corpus, recipe)
+    initial = open_run(recipe.initial_run) if recipe.initial_run else None
+    if preset is None:
+        if initial is None:
+            raise ValueError(
+                "Without an initial run, a new run needs the name of a preset. "
+                "Received: preset=None"
+            )
+        recipe = dataclasses.replace(
+            recipe,
+            vocab_size=initial.recipe.vocab_size,
+            shared_vocabulary=initial.recipe.shared_vocabulary,
+        )
     # Wrong settings are to show before the corpus is read.
-    config = TransformerConfig.preset(
-        preset, vocab_size=recipe.vocab_size, **overrides
-    )
+    config = _config(preset, initial, recipe, None, overrides)
     _check_positions(config, recipe)
     recipe = dataclasses.replace(
         recipe, dtype_policy=resolve_dtype_policy(recipe.dtype_policy)
     )
-    initial = open_run(recipe.initial_run) if recipe.initial_run else None
     if initial:
         _check_fits(initial, config, recipe)
+        _check_bpe_dropout(initial, recipe)
     for split in (recipe.validation_split, recipe.test_split):
         if split:
             read_pairs(recipe, split)  # shows now whether it exists
     with folder_aside(folder) as aside:
         pairs = _training_pairs(recipe, aside / "data", initial)
         source, target = pairs.source_tokenizer, pairs.target_tokenizer
-        config = TransformerConfig.preset(
-            preset,
-            vocab_size=target.vocab_size,
-            source_vocab_size=(
-                None if recipe.shared_vocabulary else source.vocab_size
-            ),
-            **overrides,
-        )
+        config = _config(preset, initial, recipe, pairs, overrides)
         run = Run(folder, config, recipe, source, target, pairs.digest)
+        if initial:
+            run = dataclasses.replace(run, search=initial.search)
         write_run(run, aside)
         if initial:
             model = load_model(initial)
             checkpoints.save(aside / "initial", model, step=0)
     return run
+
+
+def _config(preset, initial, recipe, pairs, overrides):
+    """Returns the config of a run, as far as it is known before there are
+    `pairs` with their vocabularies."""
+    if preset is None:
+        return dataclasses.replace(initial.config, **overrides)
+    sizes = {"vocab_size": recipe.vocab_size}
+    if pairs:
+        source, target = pairs.source_tokenizer, pairs.target_tokenizer
+        sizes["vocab_size"] = target.vocab_size
+        if not recipe.shared_vocabulary:
+            sizes["source_vocab_size"] = source.vocab_size
+    return TransformerConfig.preset(preset, **sizes, **overrides)
 
 
 def _with_settings_of(corpus, recipe):
@@ -170,6 +193,16 @@ def _check_positions(config, recipe):
             "A model has to learn a position for every piece of a sentence. "
             f"Received: max_length={config.max_length} of the model, "
             f"max_length={recipe.max_length} of the recipe. Make them equal."
+        )
+
+
+def _check_bpe_dropout(initial, recipe):
+    tokenizers = initial.source_tokenizer, initial.target_tokenizer
+    if recipe.bpe_dropout and not all(t.allows_bpe_dropout for t in tokenizers):
+        raise ValueError(
+            "BPE-dropout needs a byte-pair encoding with pieces for bytes. "
+            f"Received: bpe_dropout={recipe.bpe_dropout}, and "
+            f"{str(initial.folder)!r} has another vocabulary. Leave it out."
         )
 
 
