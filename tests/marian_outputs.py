@@ -23,7 +23,13 @@ def search_settings(config, changes):
     """Returns generation settings with what is left open made explicit."""
     settings = copy.deepcopy(config)
     settings.update(
-        length_penalty=1.0, early_stopping=False, do_sample=False, **changes
+        length_penalty=1.0,
+        early_stopping=False,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=True,
+        **changes,
     )
     return settings
 
@@ -39,13 +45,7 @@ def sum_of_log_probabilities(logits, sequences, settings):
 def translate(model, tokenizer, lines, settings):
     """Translates one batch; returns a dictionary for each line."""
     batch = tokenizer(list(lines), return_tensors="pt", padding=True)
-    found = model.generate(
-        **batch,
-        generation_config=settings,
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_logits=True,
-    )
+    found = model.generate(**batch, generation_config=settings)
     sequences = found.sequences
     extra = [{} for _ in lines]
     if settings.num_beams > 1:

@@ -35,6 +35,7 @@ It serves to test the import of such models, and translates nothing else.
 | training sentences | {lines:,} |
 | steps | {steps:,} |
 | parameters | {parameters:,} |
+| normalization of target.spm | {rule} |
 | test sentences translated exactly, greedily | {exact:.1%} of {tested} |
 """
 
@@ -129,19 +130,28 @@ def train(model, pairs, options, rng, report):
     return step
 
 
-def exact_share(model, tokenizer, source, target):
-    """Returns the share of lines that greedy search translates exactly."""
+def exact_share(model, tokenizer, pairs):
+    """Returns the share of pairs that greedy search translates exactly."""
     model.eval()
-    found = []
-    for start in range(0, len(source), 64):
-        batch = tokenizer(
-            list(source[start : start + 64]), return_tensors="pt", padding=True
-        )
+    exact = 0
+    for start in range(0, len(pairs), 64):
+        source, target = zip(*pairs[start : start + 64], strict=True)
+        batch = tokenizer(list(source), return_tensors="pt", padding=True)
         ids = model.generate(**batch, num_beams=1, max_length=100)
-        found += tokenizer.batch_decode(ids, skip_special_tokens=True)
+        found = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        exact += sum(a == b for a, b in zip(found, target, strict=True))
     model.train()
-    pairs = zip(found, target, strict=True)
-    return sum(a == b for a, b in pairs) / len(source)
+    return exact / len(pairs)
+
+
+def read_pairs(corpus, split, options):
+    """Returns the pairs of a split, those that are short enough."""
+    source = folders.read_lines(corpus / f"{split}.en")
+    target = folders.read_lines(corpus / f"{split}.de")
+    pairs = list(zip(source, target, strict=True))
+    if options.longest:
+        pairs = [p for p in pairs if len(p[0].split()) <= options.longest]
+    return pairs
 
 
 def write_trained(options):
@@ -151,15 +161,10 @@ def write_trained(options):
     corpus = options.corpus or folder.parent / f"{folder.name}-corpus"
     if not corpus.exists():
         folders.write_corpus(corpus)
-    text = {
-        (split, language): folders.read_lines(corpus / f"{split}.{language}")
-        for split in folders.SIZES
-        for language in ("en", "de")
+    pairs = {
+        split: read_pairs(corpus, split, options) for split in folders.SIZES
     }
-    kept = list(zip(text["train", "en"], text["train", "de"], strict=True))
-    if options.longest:
-        kept = [p for p in kept if len(p[0].split()) <= options.longest]
-    source, target = zip(*kept[: options.lines], strict=True)
+    source, target = zip(*pairs["train"][: options.lines], strict=True)
 
     # A second thread does not pay off for matrices as small as these.
     torch.set_num_threads(1)
@@ -195,33 +200,20 @@ def write_trained(options):
     print(f"{parameters} numbers, also those of positions", flush=True)
 
     def report(step):
-        share = exact_share(
-            model,
-            tokenizer,
-            text["valid", "en"][:64],
-            text["valid", "de"][:64],
-        )
+        share = exact_share(model, tokenizer, pairs["valid"][:64])
         print(f"{step} exact of validation {share:.3f}", flush=True)
 
     start = time.monotonic()
-    pairs = encode(tokenizer, source, target, rng, options.tags)
+    encoded = encode(tokenizer, source, target, rng, options.tags)
     model.train()
-    steps = train(model, pairs, options, rng, report)
+    steps = train(model, encoded, options, rng, report)
     minutes = (time.monotonic() - start) / 60
     if options.dtype == "float16":
         model.half()
     model.save_pretrained(folder)
     folders.add_legacy_config(folder, model.generation_config)
     saved = folders.load(folder)
-    sources, references = text["test", "en"][:500], text["test", "de"][:500]
-    if options.longest:
-        chosen = [
-            (a, b)
-            for a, b in zip(text["test", "en"], text["test", "de"], strict=True)
-            if len(a.split()) <= options.longest
-        ]
-        sources, references = zip(*chosen[:500], strict=True)
-    exact = exact_share(saved, tokenizer, sources, references)
+    exact = exact_share(saved, tokenizer, pairs["test"][:500])
     card = CARD.format(
         lines=len(source),
         steps=steps,
@@ -229,7 +221,8 @@ def write_trained(options):
             p.numel() for p in saved.parameters() if p.requires_grad
         ),
         exact=exact,
-        tested=len(sources),
+        tested=len(pairs["test"][:500]),
+        rule=options.target_rule,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
     result = {"minutes": round(minutes, 1), "steps": steps, "exact": exact}
