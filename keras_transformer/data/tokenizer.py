@@ -157,7 +157,8 @@ class Tokenizer:
             parts.append(tags)
         ids = self._operations().tokenize(text)
         if self._has_more_pieces:
-            ids = tf.where(ids < self.vocab_size, ids, UNKNOWN)
+            known = ids.values < self.vocab_size
+            ids = ids.with_values(tf.where(known, ids.values, UNKNOWN))
         ends = tf.fill([ids.nrows(), 1], END)
         return tf.concat([*parts, ids, tf.cast(ends, ids.dtype)], axis=1)
 
