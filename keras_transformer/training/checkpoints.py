@@ -16,14 +16,18 @@ import re
 import struct
 import warnings
 import zipfile
+from collections.abc import Callable
+from typing import TypeVar
 
 import keras
 import numpy as np
 
 import keras_transformer
 from keras_transformer.atomic_files import write_aside
+from keras_transformer.training.matching import matched
 
 Path = str | os.PathLike
+Contents = TypeVar("Contents")
 
 FORMAT = 2
 BY_POSITION = 1
@@ -68,9 +72,7 @@ def state_of(model: keras.Model) -> dict[str, dict]:
     slots = optimizer.variables if optimizer else []
     prefix = optimizer.name if optimizer else ""
     return {
-        "weights": {
-            v.path.removeprefix(f"{model.name}/"): v for v in model.weights
-        },
+        "weights": weights_of(model),
         "optimizer": {
             v.path.removeprefix(f"{prefix}/").removeprefix(f"{model.name}_"): v
             for v in slots
@@ -78,6 +80,11 @@ def state_of(model: keras.Model) -> dict[str, dict]:
         # Keras numbers the generators of a process; here, those of a model.
         "seeds": {f"{i:03}": v for i, v in enumerate(seeds)},
     }
+
+
+def weights_of(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns all weights of a model, by the names of `state_of`."""
+    return {v.path.removeprefix(f"{model.name}/"): v for v in model.weights}
 
 
 def save(
@@ -228,7 +235,7 @@ def assign(
         del state["optimizer"], state["seeds"]
     pairs = []
     for kind, variables in state.items():
-        pairs += _matched(kind, variables, arrays)
+        pairs += matched(kind, variables, arrays)
     for variable, value in pairs:
         variable.assign(value)
 
@@ -241,10 +248,24 @@ def restore_newest(
     Raises:
         ValueError: if there is no intact checkpoint.
     """
+    return newest_intact(
+        folder, lambda path: restore(path, model, with_optimizer)
+    )
+
+
+def newest_intact(
+    folder: Path, read: Callable[[pathlib.Path], Contents]
+) -> Contents:
+    """Returns what `read` returns for the path of the newest intact
+    checkpoint; a warning names damaged ones.
+
+    Raises:
+        ValueError: if there is no intact checkpoint.
+    """
     found = steps(folder)
     for _, path in reversed(found):
         try:
-            return restore(path, model, with_optimizer)
+            return read(path)
         except DamagedCheckpointError as error:
             warnings.warn(str(error), stacklevel=2)
     raise ValueError(
@@ -266,10 +287,10 @@ def read_weights(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
     """
     _, arrays = read(path)
     variables = state_of(model)["weights"]
-    matched = _matched("weights", variables, arrays)
+    pairs = matched("weights", variables, arrays)
     return {
         f"weights/{name}": value
-        for name, (_, value) in zip(variables, matched, strict=True)
+        for name, (_, value) in zip(variables, pairs, strict=True)
     }
 
 
@@ -298,52 +319,3 @@ def remove_partial(folder: Path):
     """Removes the partial files of processes that were killed while saving."""
     for path in pathlib.Path(folder).glob(".*.npz.*"):
         path.unlink(missing_ok=True)
-
-
-def _matched(kind, variables, arrays):
-    """Returns pairs of a variable and its array, for one kind of state."""
-    stored = {
-        name.removeprefix(f"{kind}/"): array
-        for name, array in arrays.items()
-        if name.startswith(f"{kind}/")
-    }
-    by_position = [
-        arrays[name] for name in sorted(arrays) if name.startswith(f"{kind}.")
-    ]
-    if by_position:  # format 1
-        _check_number(kind, len(by_position), len(variables))
-        stored = dict(zip(variables, by_position, strict=True))
-    elif stored.keys() != variables.keys():
-        _raise_names(kind, stored, variables)
-    for name, variable in variables.items():
-        shape, found = tuple(variable.shape), stored[name].shape
-        if shape != found:
-            raise ValueError(
-                "The checkpoint belongs to another model: "
-                f"{variable.path} has shape {shape}, the checkpoint has "
-                f"{found}. Was the vocabulary exchanged?"
-            )
-    return [(variables[name], stored[name]) for name in variables]
-
-
-def _check_number(kind, found, expected):
-    if found != expected:
-        raise ValueError(
-            f"The checkpoint belongs to another model: it has {found} {kind}, "
-            f"expected {expected}. Load it into the model that wrote it."
-        )
-
-
-def _raise_names(kind, stored, variables):
-    missing = sorted(variables.keys() - stored.keys())
-    unknown = sorted(stored.keys() - variables.keys())
-    raise ValueError(
-        f"The checkpoint belongs to another model. Its {kind} must have the "
-        f"names of the model's variables. Received: {len(missing)} missing"
-        f"{_first(missing)}, {len(unknown)} unknown{_first(unknown)}. Load it "
-        "into the model that wrote it."
-    )
-
-
-def _first(names):
-    return f" ({names[0]}, …)" if names else ""
