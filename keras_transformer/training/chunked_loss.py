@@ -20,6 +20,7 @@ def projection_loss(
     weights: tf.Tensor,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
+    train_table: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Computes the smoothed cross-entropy (section 5.4) of the logits
     features · tableᵀ, differentiable with respect to features and table.
@@ -37,6 +38,8 @@ def projection_loss(
         r_drop: α of R-Drop (Liang et al. 2021, equation 4, of which this is
             half): α / 2 · `disagreement` of the two passes is added to the
             mean of their losses. Defaults to 0.
+        train_table: whether the table gets a gradient, a third of the work.
+            Defaults to True.
 
     Returns:
         Σ weights · loss, a float32 scalar; and without gradient, float32
@@ -47,12 +50,20 @@ def projection_loss(
     @tf.custom_gradient
     def weighted_sum(features, table):
         result = token_losses(
-            features, table, labels, weights, label_smoothing, True, r_drop
+            features,
+            table,
+            labels,
+            weights,
+            label_smoothing,
+            True,
+            r_drop,
+            train_table,
         )
 
         def backward(d_total, *_):
             d_features = tf.cast(d_total, features.dtype) * result["d_features"]
-            return d_features, d_total * result["d_table"]
+            d_table = d_total * result["d_table"] if train_table else None
+            return d_features, d_table
 
         total = tf.reduce_sum(weights * result["loss"])
         return (total, result["loss"], result["nll"]), backward
@@ -69,6 +80,7 @@ def token_losses(
     label_smoothing: float = 0.0,
     gradients: bool = False,
     r_drop: float = 0.0,
+    train_table: bool = True,
 ) -> dict[str, tf.Tensor]:
     """Computes the loss of each token, and the gradients of their sum.
 
@@ -77,14 +89,14 @@ def token_losses(
     the mean row of the table.
 
     Args:
-        features, table, labels, weights, label_smoothing, r_drop: as in
-            `projection_loss`.
+        features, table, labels, weights, label_smoothing, r_drop, train_table:
+            as in `projection_loss`.
         gradients: whether to compute them. Defaults to False.
 
     Returns:
         A dictionary of float32 tensors: `loss` and `nll`, `(N,)`; and with
         `gradients`, those of Σ weights · loss: `d_features` `(R, N, D)` in the
-        dtype of `features`, `d_table` `(V, D)`.
+        dtype of `features`, and with `train_table` `d_table` `(V, D)`.
     """
     exact_table, table = table, tf.cast(table, features.dtype)
     passes, tokens = features.shape[0], tf.shape(features)[1]
@@ -97,7 +109,7 @@ def token_losses(
     mean = tf.reduce_mean(exact_table, axis=0)  # [D]
     mean_logits = tf.linalg.matvec(exact, mean)  # [R, N]
     d_table = ()
-    if gradients:
+    if gradients and train_table:
         classes = tf.cast(tf.shape(table)[0], tf.float32)
         d_row = tf.reduce_sum(weighted, axis=(0, 1)) / classes
         d_table = tf.broadcast_to(-label_smoothing * d_row, tf.shape(table))
@@ -131,6 +143,8 @@ def token_losses(
             d_logits = tuple(tf.cast(d, features.dtype) for d in d_logits)
             products = [tf.matmul(d, table) for d in d_logits]
             d_features = d_features.write(i, tf.stack(products, axis=1))
+            if not train_table:
+                return start + size, nll, loss, d_features, d_table
             for d, x in zip(
                 d_logits, tf.unstack(weighted[:, here]), strict=True
             ):

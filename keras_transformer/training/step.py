@@ -128,14 +128,21 @@ def _gradients(model, part, label_smoothing, r_drop=0.0):
     # Not the variable: the gradients of its two uses, as embeddings and as
     # projection, are added in place below, which takes 4% off a step.
     layer = model.target_embedding
-    table = tf.convert_to_tensor(layer.projection)
+    projection = layer.projection  # LoRA does not train it
+    table = tf.convert_to_tensor(projection)
     with tf.GradientTape() as tape:
         tape.watch(table)
         features = model.features(inputs, training=True)  # [R·B, T, D]
         features, labels, weights = _real_tokens(features, part, passes)
         features, rows = _with_bias(layer, features, table)
         total, loss, nll = projection_loss(
-            features, rows, labels, weights, label_smoothing, r_drop
+            features,
+            rows,
+            labels,
+            weights,
+            label_smoothing,
+            r_drop,
+            projection.trainable,
         )
     *gradients, d_table = tape.gradient(
         total,
@@ -144,7 +151,7 @@ def _gradients(model, part, label_smoothing, r_drop=0.0):
     )
     gradients = [
         _add_in_place(d_table, gradient)
-        if variable is layer.projection
+        if variable is projection
         else tf.convert_to_tensor(gradient)
         for variable, gradient in zip(
             model.trainable_variables, gradients, strict=True
