@@ -33,17 +33,18 @@ from keras_transformer.training.recipe import Recipe
 STEPS = 3
 
 
-def train_small_model(strategy, parts=1, clipnorm=None, steps_done=0):
+def train_small_model(strategy, parts=1, clipnorm=None, steps_done=0, **recipe):
     """Trains up to step `STEPS` and returns arrays by name.
 
     They are the weights, the last logs, and `moved`: the largest change of any
     weight.
     """
+    settings = {"dtype_policy": "float32", **recipe}
     recipe = Recipe(
         warmup_steps=20,
         validate_every=2,
         global_clipnorm=clipnorm,
-        dtype_policy="float32",
+        **settings,
     )
     config = TransformerConfig(
         31, num_layers=1, d_model=22, num_heads=2, d_ff=17, dropout_rate=0.0

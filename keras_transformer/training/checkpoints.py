@@ -60,8 +60,11 @@ def state_of(model: keras.Model) -> dict[str, dict]:
 
     A name is the same in every process: it has neither the name of the model
     nor that of the optimizer, which Keras numbers. `model.weights` does not
-    hold the states of random generators; `model.variables` does.
+    hold the states of random generators; `model.variables` does. Of a model
+    with LoRA, training changes the two factors of each matrix alone.
     """
+    weights = weights_of(model)
+    factors = {n: v for n, v in weights.items() if "/lora_kernel_" in n}
     known = {id(v) for v in model.weights}
     seeds = [
         v
@@ -72,7 +75,7 @@ def state_of(model: keras.Model) -> dict[str, dict]:
     slots = optimizer.variables if optimizer else []
     prefix = optimizer.name if optimizer else ""
     return {
-        "weights": weights_of(model),
+        "weights": factors or weights,
         "optimizer": {
             v.path.removeprefix(f"{prefix}/").removeprefix(f"{model.name}_"): v
             for v in slots

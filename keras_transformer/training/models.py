@@ -4,7 +4,7 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.model import Transformer
 from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.schedule import TransformerSchedule
-from keras_transformer.training import checkpoints
+from keras_transformer.training import checkpoints, lora
 from keras_transformer.training.adam import Adam
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run
@@ -24,8 +24,8 @@ def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
 
     Args:
         config: the shape of the model, a `TransformerConfig`.
-        recipe: a `Recipe`, of which the seed, the dtype policy and the
-            optimizer's settings are used.
+        recipe: a `Recipe`, of which the seed, the dtype policy, the rank of
+            LoRA and the optimizer's settings are used.
 
     Returns:
         A `Transformer`, whose optimizer is built.
@@ -35,6 +35,8 @@ def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
     """
     dtype = resolve_dtype_policy(recipe.dtype_policy)
     model = Transformer(config, seed=recipe.seed, dtype=dtype)
+    if recipe.lora_rank:
+        lora.enable(model, recipe.lora_rank, recipe.seed)
     schedule = TransformerSchedule(
         config.d_model, recipe.warmup_steps, recipe.learning_rate_scale
     )
@@ -76,6 +78,11 @@ def load_model(run: Run) -> Transformer:
     model = Transformer(run.config)
     if run.weights.exists():
         checkpoints.restore(run.weights, model, with_optimizer=False)
+    elif run.recipe.lora_rank:
+        weights = checkpoints.newest_intact(
+            run.checkpoints, lora.weights_reader(run, model)
+        )
+        checkpoints.assign(model, weights, with_optimizer=False)
     else:
         checkpoints.restore_newest(run.checkpoints, model, with_optimizer=False)
     return model

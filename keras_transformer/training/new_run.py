@@ -56,9 +56,10 @@ def start_run(
     (2, 128)
 
     The vocabulary is learned now; with `recipe.initial_run` it is that run's,
-    whose weights are copied. The dtype policy "auto" is resolved now and kept
-    as what it is on this machine, so that a run that is resumed elsewhere
-    computes in the same dtype.
+    whose weights are copied. With `recipe.lora_rank`, too, these weights stay
+    what they are, and the run trains and saves the factors of LoRA alone. The
+    dtype policy "auto" is resolved now and kept as what it is on this machine,
+    so that a run that is resumed elsewhere computes in the same dtype.
 
     Args:
         folder: folder of the new run, which must not exist.

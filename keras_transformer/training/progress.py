@@ -12,7 +12,7 @@ import json
 import keras
 
 from keras_transformer.atomic_files import write_aside
-from keras_transformer.training import checkpoints
+from keras_transformer.training import checkpoints, lora
 from keras_transformer.training.run import Run
 
 VALIDATED = "validated.json"
@@ -67,8 +67,10 @@ def resume(
     if is_first:
         checkpoints.remove_partial(run.checkpoints)
         checkpoints.adopt_best(run.checkpoints)
+    if run.recipe.lora_rank:  # whose checkpoints have the factors alone
+        lora.restore_base(run, model)
     if not checkpoints.steps(run.checkpoints):
-        if run.recipe.initial_run:
+        if run.recipe.initial_run and not run.recipe.lora_rank:
             checkpoints.restore_newest(run.initial, model, with_optimizer=False)
         return Progress(0, Best())
     metadata = checkpoints.restore_newest(run.checkpoints, model)

@@ -34,6 +34,13 @@ class Recipe(CorpusSettings):
         "run to fine-tune: take its vocabulary and its weights",
         metavar="RUN",
     )
+    lora_rank: int | None = option_field(
+        None,
+        "fine-tune by LoRA: for each matrix of attention and feed-forward "
+        "network train a product of two matrices of rank N that is added to "
+        "it, and nothing else; needs an initial run",
+        metavar="N",
+    )
     tokens_per_batch: int = option_field(
         4096, "target tokens of a batch; section 5.1 has 25,000"
     )
@@ -110,6 +117,17 @@ class Recipe(CorpusSettings):
             "bleu_tokenizer",
             self.bleu_tokenizer in BLEU_TOKENIZERS,
             f"one of {', '.join(BLEU_TOKENIZERS)}",
+        )
+        if self.lora_rank is not None and self.initial_run is None:
+            raise ValueError(
+                "LoRA fine-tunes the weights of another run. Received: "
+                f"lora_rank={self.lora_rank}, initial_run=None. Name that run "
+                "as `initial_run`, or leave out `lora_rank`."
+            )
+        self._check(
+            "lora_rank",
+            self.lora_rank is None or self.lora_rank >= 1,
+            "at least 1",
         )
         for name in ("global_clipnorm", "patience", "save_every_minutes"):
             value = getattr(self, name)

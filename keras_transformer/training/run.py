@@ -4,10 +4,10 @@
 training data and the vocabularies; beside it are the vocabularies
 `source.model` and `target.model`, the prepared sentence pairs `data/` if they
 were not prepared before, `initial/` with the weights of another run if
-it began with these, `checkpoints/`, `log.jsonl`, the same as `logs/` for
-TensorBoard and as `training.png`, `starts.jsonl` with a line of versions and
-devices for each start of training, and in the end `weights.npz`, the weights
-that were chosen.
+it began with these, `checkpoints/` (with LoRA, of its factors alone),
+`log.jsonl`, the same as `logs/` for TensorBoard and as `training.png`,
+`starts.jsonl` with a line of versions and devices for each start of training,
+and in the end `weights.npz`, the weights that were chosen.
 
 `new_run` starts a run, `split` loads its sentence pairs, `models` builds its
 model, `train_run` trains it.

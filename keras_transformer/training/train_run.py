@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Sequence
 
@@ -147,11 +148,18 @@ def _announce(model, pairs, devices, progress, steps):
     if progress.unvalidated_logs is not None:
         first = f" First, step {done:,} is validated."
     print(
-        f"Training {model.count_params():,} parameters in "
+        f"Training {_parameters(model)} parameters in "
         f"{model.dtype_policy.name} on {pairs:,} pairs, "
         f"{devices} device{'s' if devices > 1 else ''}, steps {done + 1:,} "
         f"to {steps:,}.{first}"
     )
+
+
+def _parameters(model):
+    """Returns how many parameters are trained, and of how many if not all."""
+    trained = sum(math.prod(v.shape) for v in model.trainable_variables)
+    every = model.count_params()
+    return f"{trained:,}" if trained == every else f"{trained:,} of {every:,}"
 
 
 def _callback_list(callbacks, model, recipe, steps, verbose, is_first):

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 
 from keras_transformer.model import Transformer
-from keras_transformer.training import checkpoints
+from keras_transformer.training import checkpoints, lora
 from keras_transformer.training.progress import best_step
 from keras_transformer.training.run import Run
 from keras_transformer.training.score import make_scorer
@@ -71,6 +71,7 @@ def _candidates(run, model, last):
     found = checkpoints.steps(run.checkpoints)
     # A signal saves between two validations: not one of their series.
     series = [n for n, _ in found if n % every == 0 or n == found[-1][0]]
+    read = lora.weights_reader(run, model)
     single: dict[int, dict] = {}
     averaged: list[int] = []
     total: dict = {}
@@ -79,7 +80,7 @@ def _candidates(run, model, last):
         if not (is_averaged or step == best or not single):
             continue
         try:
-            weights = checkpoints.read_weights(path, model)
+            weights = read(path)
         except checkpoints.DamagedCheckpointError as error:
             warnings.warn(str(error), stacklevel=2)
             continue
