@@ -219,7 +219,10 @@ assert len(translations) == len(lines)
 # ## Fine-tune
 #
 # To fine-tune, begin with the vocabulary and the weights of another run:
-# `--initial-run runs/OTHER`, or `initial_run` of a `Recipe`.
+# `--initial-run runs/OTHER`, or `initial_run` of a `Recipe`. This trains all
+# weights. With `--lora-rank 8`, too, it trains a small addition to each matrix
+# (LoRA) and nothing else: checkpoints and the optimizer's memory are then a small
+# part of what they are otherwise. The result is exported like any other run.
 #
 # Next: [stop and resume a run](stop_and_resume.py),
 # [train on several devices](several_devices.py), or
