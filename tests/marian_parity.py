@@ -1,10 +1,10 @@
 """Compares imported models with transformers.
 
-`python tests/marian_reference.py all FOLDER` writes models and what transformers
-computes with them, in an environment of its own. With that folder in
-`MARIAN_REFERENCE`, `pytest tests/marian_parity.py` imports and compares them.
-So neither process needs the other's packages. `make test-transformers` runs
-both.
+`python tests/marian_reference.py all FOLDER` writes models and what
+transformers computes with them, in an environment of its own. With that folder
+in `MARIAN_REFERENCE`, `pytest tests/marian_parity.py` imports and compares
+them. So neither process needs the other's packages. `make test-transformers`
+runs both.
 """
 
 import json

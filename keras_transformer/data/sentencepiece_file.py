@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types
 BPE = 2  # of TrainerSpec.model_type
@@ -47,8 +48,18 @@ FIELDS = {
 
 
 def parse(model: bytes) -> Any:
-    """Returns the message `ModelProto` of a model's bytes."""
-    return _model_class().FromString(model)
+    """Returns the message `ModelProto` of a model's bytes.
+
+    Raises:
+        ValueError: if it cannot be read.
+    """
+    try:
+        return _model_class().FromString(model)
+    except DecodeError as error:
+        raise ValueError(
+            f"A SentencePiece model is damaged. Received: {len(model)} bytes "
+            "that cannot be parsed."
+        ) from error
 
 
 @functools.cache

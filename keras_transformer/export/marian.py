@@ -35,8 +35,9 @@ from keras_transformer.pretrained.marian_weights import (
 from keras_transformer.training.models import load_model
 from keras_transformer.training.run import Run
 
-# Of ids that our search never generates, instead of minus infinity.
-BARRED = -1e9
+# The bias of ids that our search never generates: their probability is 0 in
+# float32, and the sum that label smoothing makes of all logits stays moderate.
+BARRED = -100.0
 EARLY_STOPPING = {"heuristic": False, "filled": True, "never": "never"}
 
 
@@ -153,6 +154,7 @@ def _json_files(run):
         "decoder_start_token_id": START,
         "forced_eos_token_id": END,
         "bad_words_ids": [[i] for i in _barred(run)],
+        "renormalize_logits": True,
         "num_beams": search.beam_size,
         "length_penalty": search.alpha,
         "early_stopping": EARLY_STOPPING[search.early_stopping],

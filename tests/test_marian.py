@@ -1,0 +1,558 @@
+"""Checks the import of Marian models, and the export to their format.
+
+`tests/pretrained/opus-mt-tiny` was trained and stored by transformers, with
+what it translates lines to. `marian_parity.py` compares larger models.
+"""
+
+import dataclasses
+import json
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+
+import ctranslate2
+import marian_checks
+import numpy as np
+import pytest
+import tensorflow as tf
+from ctranslate2.converters import MarianConverter
+from safetensors.numpy import load_file, save_file
+
+from keras_transformer import Transformer
+from keras_transformer.export import marian as marian_export
+from keras_transformer.export import saved_model
+from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.inference.text_lines import translate_lines
+from keras_transformer.pretrained.marian import import_marian
+from keras_transformer.training import checkpoints, load_model
+from keras_transformer.training.new_run import start_run
+from keras_transformer.training.train_run import train
+
+TINY = pathlib.Path(__file__).parent / "pretrained" / "opus-mt-tiny"
+OUTPUTS = json.loads((TINY / "outputs.json").read_text("utf-8"))["rows"]
+TOKENS = json.loads((TINY / "tokens.json").read_text("utf-8"))
+SOURCES = [row["source"] for row in OUTPUTS]
+HUB_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "source.spm",
+    "target.spm",
+    "model.safetensors",
+    "README.md",
+)
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    return import_marian(TINY, tmp_path_factory.mktemp("imported") / "run")
+
+
+@pytest.fixture(scope="module")
+def exported(imported, tmp_path_factory):
+    path = tmp_path_factory.mktemp("exports") / "opus" / "1"
+    return saved_model.export(imported, path, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def translator(exported):
+    return SavedTranslator(exported)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Returns a copy of the model, to be changed."""
+    folder = tmp_path / "opus-mt-en-de"
+    folder.mkdir()
+    for name in HUB_FILES:
+        shutil.copyfile(TINY / name, folder / name)
+    return folder
+
+
+def change_json(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values))
+
+
+# === Translations ===
+
+
+def test_greedy_translations_are_those_of_transformers(translator):
+    found = translator.searched_with(beam_size=1)(tf.constant(SOURCES))
+    expected = [row["greedy"] for row in OUTPUTS]
+    texts = [text.decode() for text in found["translation"].numpy()]
+    assert texts == [row["text"] for row in expected]
+    # Theirs is the sum; ours is divided by the length, end token included.
+    theirs = [row["score"] / (len(row["ids"])) for row in expected]
+    np.testing.assert_allclose(found["score"], theirs, atol=1e-4)
+
+
+def test_beam_translations_are_those_of_transformers(translator):
+    """Its hub folders ask for probabilities without the padding token
+    (`renormalize_logits`), as ours are."""
+    found = translator.translate(tf.constant(SOURCES))
+    expected = [row["beam"] for row in OUTPUTS]
+    texts = [text.decode() for text in found["translation"].numpy()]
+    assert texts == [row["text"] for row in expected]
+    theirs = [row["score"] for row in expected]
+    np.testing.assert_allclose(found["score"], theirs, atol=1e-4)
+
+
+def test_each_line_alone_has_the_translation_of_its_batch(translator):
+    together = translate_lines(translator.translate, SOURCES[:7], 7)
+    alone = translate_lines(translator.translate, SOURCES[:7], 1)
+    assert together == alone
+
+
+def test_hard_inputs_have_valid_answers(translator):
+    texts = [
+        b"",
+        b"   ",
+        b"\xff\xfe invalid \xc3",
+        b"</s> <s> <unk> <pad>",
+        b">>deu<< Room 7",
+        b">>fra<<",
+        b">>xyz<< Room 7",
+        "🦄👩‍👩‍👧 ①② ｆｕｌｌ".encode(),
+        b"Room 7 " * 3000,
+    ]
+    found = translator.translate(tf.constant(texts))
+    for text, translation in zip(
+        texts, found["translation"].numpy(), strict=True
+    ):
+        translation.decode("utf-8")
+        assert (translation == b"") or text.strip()
+    assert np.isfinite(found["score"]).all()
+    np.testing.assert_array_equal(found["truncated"], [False] * 8 + [True])
+
+
+def test_the_export_needs_nothing_of_this_package(exported):
+    """TensorFlow 2 and its first version's sessions load it."""
+    code = f"""if True:
+        import sys
+        sys.modules["keras_transformer"] = None
+        import tensorflow as tf
+        import tensorflow_text
+        text = {SOURCES[0]!r}
+        model = tf.saved_model.load({str(exported)!r})
+        best = model.signatures["serving_default"](text=tf.constant([text]))
+        print(best["translation"].numpy()[0].decode())
+        with tf.compat.v1.Session(graph=tf.Graph()) as session:
+            meta = tf.compat.v1.saved_model.load(
+                session, ["serve"], {str(exported)!r}
+            )
+            signature = meta.signature_def["serving_default"]
+            found = session.run(
+                signature.outputs["translation"].name,
+                {{signature.inputs["text"].name: [text]}},
+            )
+            print(found[0].decode())
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split("\n")[:2] == [OUTPUTS[0]["beam"]["text"]] * 2
+
+
+# === Tokenizer ===
+
+
+def test_ids_are_those_of_marian_tokenizer():
+    assert marian_checks.check_tokens(TINY, TOKENS) > 100
+
+
+# === Other files with the same model ===
+
+
+def original_files(folder, target):
+    """Writes the model of a hub folder as the original Marian does."""
+    target.mkdir()
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    arrays = {}
+    names = {
+        "self_attn.": "self_",
+        "encoder_attn.": "context_",
+        "_proj.weight": "W",
+        "_proj.bias": "b",
+        "self_attn_layer_norm.weight": "self_Wo_ln_scale",
+        "self_attn_layer_norm.bias": "self_Wo_ln_bias",
+        "encoder_attn_layer_norm.weight": "context_Wo_ln_scale",
+        "encoder_attn_layer_norm.bias": "context_Wo_ln_bias",
+        "final_layer_norm.weight": "ffn_ffn_ln_scale",
+        "final_layer_norm.bias": "ffn_ffn_ln_bias",
+    }
+    for name, value in load_file(folder / "model.safetensors").items():
+        value = value.astype("float32")
+        if name == "model.shared.weight":
+            arrays["Wemb"] = value[:-1]  # the last one is padding
+            continue
+        if name == "final_logits_bias":
+            arrays["decoder_ff_logit_out_b"] = value[:, :-1]
+            continue
+        if "embed" in name or name == "lm_head.weight":
+            continue
+        _, side, _, number, rest = name.split(".", 4)
+        short = names.get(rest)
+        if rest.startswith("fc"):
+            short = f"ffn_{'Wb'['bias' in rest]}{rest[2]}"
+        elif short is None:
+            part, matrix, kind = rest.split(".")
+            short = names[f"{part}."] + "Wb"[kind == "bias"] + matrix[0]
+        matrix = value.T if value.ndim == 2 else value[None]
+        arrays[f"{side}_l{int(number) + 1}_{short}"] = matrix
+    options = {
+        "type": "transformer",
+        "dim-emb": config["d_model"],
+        "enc-depth": config["encoder_layers"],
+        "dec-depth": config["decoder_layers"],
+        "transformer-heads": config["encoder_attention_heads"],
+        "transformer-dim-ffn": config["encoder_ffn_dim"],
+        "transformer-ffn-activation": config["activation_function"],
+        "transformer-preprocess": "",
+        "transformer-postprocess": "dan",
+        "transformer-postprocess-emb": "d",
+        "transformer-decoder-autoreg": "self-attention",
+        "transformer-no-projection": False,
+        "transformer-guided-alignment-layer": "last",
+        "tied-embeddings-all": True,
+    }
+    text = json.dumps(options).encode() + b"\0"  # JSON is YAML
+    arrays["special:model.yml"] = np.frombuffer(text, "int8")
+    np.savez(target / "model.npz", **arrays)
+    vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
+    lines = [
+        f"{json.dumps(piece, ensure_ascii=False)}: {i}\n"
+        for piece, i in vocabulary.items()
+        if piece != "<pad>"
+    ]
+    (target / "vocab.yml").write_text("".join(lines), "utf-8")
+    (target / "decoder.yml").write_text(
+        "models: [model.npz]\nvocabs: [vocab.yml, vocab.yml]\n"
+        "beam-size: 4\nnormalize: 1\n"
+    )
+    for side in ("source", "target"):
+        shutil.copyfile(folder / f"{side}.spm", target / f"{side}.spm")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("original") / "en-de"
+    original_files(TINY, folder)
+    return folder
+
+
+def test_the_original_files_give_the_same_logits(original, imported, tmp_path):
+    """But for padding, and for the start, which is a zero embedding there."""
+    run = import_marian(original, tmp_path / "run")
+    assert run.config == imported.config.from_dict(
+        {
+            **imported.config.to_dict(),
+            "dropout_rate": 0.1,
+            "layer_norm_epsilon": 1e-6,
+        }
+    )
+    rng = np.random.default_rng(1)
+    inputs = {
+        "source": rng.integers(3, 300, (3, 7)),
+        "target": rng.integers(3, 300, (3, 5)),
+    }
+    inputs["source"][1, 4:] = 0
+    found, expected = (
+        np.asarray(load_model(one)(inputs)) for one in (run, imported)
+    )
+    np.testing.assert_allclose(found[..., 3:], expected[..., 3:], atol=1e-3)
+
+
+def test_the_original_files_translate_as_in_ctranslate2(original, tmp_path):
+    """Its own converter of Marian's files reads them independently of ours."""
+    run = import_marian(original, tmp_path / "run")
+    path = saved_model.export(run, tmp_path / "m" / "1", dtype="float32")
+    translate = SavedTranslator(path).searched_with(beam_size=1)
+    vocabularies = [str(original / "vocab.yml")] * 2
+    converter = MarianConverter(str(original / "model.npz"), vocabularies)
+    engine = ctranslate2.Translator(
+        converter.convert(str(tmp_path / "engine")), inter_threads=1
+    )
+    rule = marian_checks.TokenRule(marian_checks.sides_of(TINY)[0][0])
+    pieces = sorted(rule.ids, key=rule.ids.get)
+    lines = [s for s in SOURCES if not s.startswith(">>")]
+    found = engine.translate_batch(
+        [[pieces[i] for i in rule.ours(line)[:-1]] for line in lines],
+        beam_size=1,
+    )
+    expected = [
+        "".join(one.hypotheses[0]).replace("▁", " ").strip() for one in found
+    ]
+    assert translate_lines(translate, lines, 32) == expected
+
+
+def test_untied_and_separate_tables_are_found(folder, tmp_path):
+    weights = load_file(folder / "model.safetensors")
+    rng = np.random.default_rng(2)
+    shared = weights.pop("model.shared.weight")
+    for name in (
+        "model.encoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight",
+        "lm_head.weight",
+    ):
+        weights[name] = rng.normal(size=shared.shape).astype("float16")
+    save_file(weights, folder / "model.safetensors")
+    run = import_marian(folder, tmp_path / "run")
+    size = len(shared) + 1  # the start token has a row of its own
+    assert run.config.source_vocab_size == run.config.vocab_size == size
+    assert not run.config.tie_projection
+    found = load_model(run).get_weights()
+    assert any(
+        np.array_equal(x[4:], weights["lm_head.weight"][2:-1])
+        for x in found
+        if x.shape == (size, shared.shape[1])
+    )
+
+
+# === Export to the same format ===
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal_halves"])
+def test_an_exported_run_is_imported_with_the_same_logits(
+    recipe, tmp_path, positions
+):
+    shape = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
+    run = start_run(
+        tmp_path / "run",
+        "tiny",
+        recipe,
+        **shape,
+        positions=positions,
+        num_decoder_layers=2,
+        layer_norm_epsilon=1e-5,
+    )
+    model = Transformer(run.config, seed=3)
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
+    checkpoints.save(run.checkpoints, model, step=1)
+    path = marian_export.export(run, tmp_path / "marian")
+    again = import_marian(path, tmp_path / "again")
+    assert again.source_tokenizer.vocab_size == 400
+    ids = rng.integers(4, 400, (3, 7))
+    inputs = {"source": ids, "target": np.pad(ids[:, :4], ((0, 0), (1, 0)))}
+    inputs["target"][:, 0] = 2
+    found = np.asarray(load_model(again)(inputs))
+    expected = np.asarray(model(inputs))
+    # Neither can generate a line break.
+    columns = sorted(set(range(3, 400)) - {*run.target_tokenizer.line_breaks})
+    np.testing.assert_allclose(
+        found[..., columns], expected[..., columns], atol=1e-5
+    )
+    text = tf.constant(["Room 7 is on the third floor.", "größe ☃"])
+    np.testing.assert_array_equal(
+        again.source_tokenizer.encode(text).to_tensor(),
+        run.source_tokenizer.encode(text).to_tensor(),
+    )
+
+
+@pytest.mark.parametrize(
+    "departure",
+    [
+        {"norm_first": True},
+        {"use_bias": False},
+        {"positions": None},
+        {"key_dim": 7},
+        {"activation": "tanh"},
+    ],
+    ids=str,
+)
+def test_what_marian_has_no_place_for_is_refused(imported, tmp_path, departure):
+    config = dataclasses.replace(imported.config, **departure)
+    ((name, value),) = departure.items()
+    with pytest.raises(ValueError, match=f"{name}={value!r}"):
+        marian_export.export(
+            dataclasses.replace(imported, config=config), tmp_path / "marian"
+        )
+    assert not (tmp_path / "marian").exists()
+
+
+# === Fine-tuning ===
+
+
+def test_an_imported_run_is_fine_tuned(imported, corpus, recipe, tmp_path):
+    recipe = dataclasses.replace(
+        recipe, initial_run=str(imported.folder), learning_rate_scale=0.1
+    )
+    run = start_run(tmp_path / "tuned", None, recipe)
+    assert run.config == imported.config
+    assert run.search == imported.search
+    train(run, steps=8, verbose=0)
+    logs = [
+        json.loads(line)
+        for line in (run.folder / "log.jsonl").read_text().splitlines()
+    ]
+    losses = [log["val_loss"] for log in logs if "val_loss" in log]
+    assert losses == sorted(losses, reverse=True)
+    assert len(losses) == 2
+
+
+def test_an_imported_run_is_not_trained_itself(imported):
+    with pytest.raises(ValueError, match="--initial-run"):
+        train(imported, steps=1)
+
+
+# === What is refused ===
+
+
+class Canary:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.path,)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def without_a_piece(folder):
+    pieces = json.loads((folder / "vocab.json").read_text("utf-8"))
+    pieces.pop(max(pieces, key=pieces.get))
+    (folder / "vocab.json").write_text(json.dumps(pieces))
+
+
+def one_piece_more(folder):
+    pieces = json.loads((folder / "vocab.json").read_text("utf-8"))
+    change_json(folder / "vocab.json", another=len(pieces))
+
+
+def change_weights(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+def rename(weights):
+    weights["model.encoder.layers.0.fc3.weight"] = weights.pop(
+        "model.encoder.layers.0.fc1.weight"
+    )
+
+
+def add(weights):
+    weights["model.encoder.layernorm_embedding.weight"] = np.ones(36, "float16")
+
+
+def reshape(weights):
+    name = "model.encoder.layers.0.fc1.weight"
+    weights[name] = np.ascontiguousarray(weights[name][:-1])
+
+
+def spoil(weights):
+    weights["model.encoder.layers.0.fc1.bias"][3] = np.nan
+
+
+def other_positions(weights):
+    weights["model.encoder.embed_positions.weight"] = np.ones(
+        (7, 36), "float16"
+    )
+
+
+def both(*functions):
+    return lambda folder: [function(folder) for function in functions]
+
+
+BAD = {
+    "another architecture": (
+        lambda f: change_json(f / "config.json", model_type="t5"),
+        "model_type='t5'",
+    ),
+    "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
+    "broken JSON": (
+        lambda f: (f / "config.json").write_text("{"),
+        "config.json' is damaged",
+    ),
+    "no size": (
+        lambda f: (f / "config.json").write_text('{"model_type": "marian"}'),
+        "must have 'encoder_attention_heads'",
+    ),
+    "no weights": (
+        lambda f: (f / "model.safetensors").unlink(),
+        "neither model.safetensors nor pytorch_model.bin",
+    ),
+    "truncated weights": (
+        lambda f: truncate(f / "model.safetensors"),
+        "model.safetensors' is damaged",
+    ),
+    "truncated SentencePiece": (
+        lambda f: truncate(f / "source.spm"),
+        "SentencePiece",
+    ),
+    "no SentencePiece": (
+        lambda f: (f / "target.spm").unlink(),
+        "no target.spm",
+    ),
+    "vocabulary without padding": (without_a_piece, "no piece '<pad>'"),
+    "vocabulary too large": (one_piece_more, "340 pieces, 339 rows"),
+    "activation": (
+        lambda f: change_json(f / "config.json", activation_function="tanh"),
+        "'tanh'",
+    ),
+    "norm": (
+        lambda f: change_json(f / "config.json", normalize_before=True),
+        "normalize_before=True",
+    ),
+    "heads": (
+        lambda f: change_json(f / "config.json", decoder_attention_heads=4),
+        "decoder_attention_heads=4",
+    ),
+    "missing weight": (lambda f: change_weights(f, rename), "no model.encoder"),
+    "unknown weight": (lambda f: change_weights(f, add), "layernorm_embedding"),
+    "shape": (lambda f: change_weights(f, reshape), r"expected \(36, 76\)"),
+    "not finite": (lambda f: change_weights(f, spoil), "NaN"),
+    "positions": (
+        lambda f: change_weights(f, other_positions),
+        "sines and cosines",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_folder_is_named_and_leaves_nothing(folder, tmp_path, case):
+    change, message = BAD[case]
+    change(folder)
+    with pytest.raises(ValueError, match=message):
+        import_marian(folder, tmp_path / "runs" / "run")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_code_in_a_pickle_is_not_executed(folder, tmp_path):
+    (folder / "model.safetensors").unlink()
+    canary = tmp_path / "canary"
+    data = pickle.dumps(Canary(canary))
+    (folder / "pytorch_model.bin").write_bytes(data)
+    with pytest.raises(ValueError, match="executed"):
+        import_marian(folder, tmp_path / "run")
+    assert not canary.exists()
+    pickle.loads(data)
+    assert canary.exists()  # the canary sings
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_a_run_is_not_overwritten(tmp_path):
+    with pytest.raises(ValueError, match="must not exist"):
+        import_marian(TINY, tmp_path)
+
+
+def test_a_name_on_the_hub_needs_the_network(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    def offline(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", offline)
+    with pytest.raises(ConnectionError, match="no network"):
+        import_marian("Helsinki-NLP/opus-mt-en-de", tmp_path / "run")
+    with pytest.raises(ValueError, match="'nowhere'"):
+        import_marian("nowhere", tmp_path / "run")
