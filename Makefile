@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
-.PHONY: demo test test-torch test-slow docs lint format clean
+.PHONY: demo test test-torch test-transformers test-slow docs lint format clean
 
 demo: .venv/text  ## train, export and use a model: three to five minutes
 	@mkdir -p runs
@@ -26,6 +26,16 @@ test-torch: .venv/dev .venv-torch/done  ## the conformance suite on PyTorch
 	OMP_NUM_THREADS=1 KERAS_BACKEND=torch REFERENCE_OUTPUTS=runs/outputs.npz \
 	    .venv-torch/bin/python -m pytest \
 	    tests/test_conformance.py tests/same_outputs.py
+
+# transformers writes models and what it computes with them; importing them
+# gives the same. TRAINED may name a Marian model to take instead of training
+# one, which takes ten minutes.
+test-transformers: .venv/dev .venv-torch/transformers  ## imported models
+	@mkdir -p runs
+	.venv-torch/bin/python tests/marian_reference.py all runs/marian \
+	    $(TRAINED:%=--trained %) $(QUIETLY)
+	MARIAN_REFERENCE=runs/marian $(BIN)/python -m pytest -s \
+	    tests/marian_parity.py
 
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow
@@ -58,4 +68,8 @@ clean:
 	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet $(TORCH)
 	.venv-torch/bin/python -m pip install --quiet --editable . 'pytest>=8'
+	touch $@
+
+.venv-torch/transformers: .venv-torch/done
+	.venv-torch/bin/python -m pip install --quiet transformers sentencepiece
 	touch $@

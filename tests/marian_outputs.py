@@ -68,13 +68,12 @@ def translate(model, tokenizer, lines, settings):
     return rows
 
 
-def outputs(folder, lines, batch_size=32):
-    """Translates lines one by one and in batches.
+def outputs(folder, lines, batch_size=32, singly=50):
+    """Translates lines in batches, and the first ones also one by one.
 
     Returns:
         What is to be known of the searches, and how far one by one and in
-        batches agree; and for each line its ids and its translations, those
-        that were made one by one.
+        batches agree; and for each line its ids and its translations.
     """
     model = folders.load(folder)
     torch.manual_seed(0)
@@ -87,12 +86,12 @@ def outputs(folder, lines, batch_size=32):
         settings = search_settings(model.generation_config, changes)
         single, batched = [], []
         with torch.no_grad():
-            for line in lines:
+            for line in lines[:singly]:
                 single += translate(model, tokenizer, [line], settings)
             for start in range(0, len(lines), batch_size):
                 part = lines[start : start + batch_size]
                 batched += translate(model, tokenizer, part, settings)
-        pairs = list(zip(single, batched, strict=True))
+        pairs = list(zip(single, batched, strict=False))
         head["searches"][name] = {
             "settings": settings.to_diff_dict()
             | {"length_penalty": 1.0, "early_stopping": False},
@@ -100,12 +99,12 @@ def outputs(folder, lines, batch_size=32):
             if settings.num_beams == 1
             else "log-probability / number of tokens",
             "batch_size": batch_size,
-            "same_ids_in_batches": sum(a["ids"] == b["ids"] for a, b in pairs),
-            "largest_difference_of_scores_in_batches": max(
+            "same_ids_one_by_one": sum(a["ids"] == b["ids"] for a, b in pairs),
+            "largest_difference_of_scores_one_by_one": max(
                 abs(a["score"] - b["score"]) for a, b in pairs
             ),
-            "lines": len(lines),
+            "lines_one_by_one": len(pairs),
         }
-        for row, result in zip(rows, single, strict=True):
+        for row, result in zip(rows, batched, strict=True):
             row[name] = result
     return head, rows

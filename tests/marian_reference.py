@@ -9,6 +9,7 @@ sentencepiece, and neither TensorFlow nor the hub. From the root of the clone:
     python tests/marian_reference.py trained FOLDER
     python tests/marian_reference.py outputs FOLDER LINES outputs.json
     python tests/marian_reference.py corpus FOLDER
+    python tests/marian_reference.py all FOLDER [--trained FOLDER]
 """
 
 import argparse
@@ -94,7 +95,37 @@ def make_outputs(options):
     print(json.dumps(head, indent=2))
 
 
-def parse():
+def make_all(options):
+    """Writes all that `marian_parity.py` compares: half an hour."""
+    folder = options.folder
+    for seed in range(options.random):
+        folders.write_random(folder / f"random-{seed:02}", seed, None)
+    for shape in sorted(folders.SHAPES):
+        folders.write_random(folder / shape, 0, shape)
+    run("corpus", folder / "corpus")
+    trained = options.trained
+    if trained is None:
+        trained = folder / "trained"
+        run("trained", trained, "--corpus", folder / "corpus")
+    elif not (folder / "trained").exists():
+        (folder / "trained").symlink_to(trained.resolve())
+    outputs, tokens = (
+        folder / f"trained.{name}.json" for name in ("outputs", "tokens")
+    )
+    lines = folder / "corpus" / "test.en"
+    run("outputs", trained, lines, outputs, "--count", "500")
+    run("tokens", trained, tokens)
+    for name in ("random-00", "random-01"):
+        run("tokens", folder / name, folder / f"{name}.tokens.json")
+
+
+def run(*arguments):
+    """Runs another command of this program."""
+    arguments = parse([str(argument) for argument in arguments])
+    arguments.function(arguments)
+
+
+def parse(arguments=None):
     """Returns the command's arguments."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -108,6 +139,10 @@ def parse():
         return part
 
     command("corpus", make_corpus)
+
+    part = command("all", make_all)
+    part.add_argument("--trained", type=pathlib.Path, help="instead of a new")
+    part.add_argument("--random", type=int, default=50, help="configs")
 
     part = command("random", make_random)
     part.add_argument("--seed", type=int, default=0)
@@ -147,7 +182,7 @@ def parse():
     part.add_argument(
         "--target-rule", default="nmt_nfkc", help="normalization of target.spm"
     )
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,17 @@ corpus: a run is trained and exported, and it translates.
 import contextlib
 import doctest
 import pathlib
+import shutil
 import sys
 
 import pytest
 
 import keras_transformer
-from keras_transformer import data, export, inference, training
+from keras_transformer import data, export, inference, pretrained, training
 from keras_transformer.checks import assert_no_leak
 
-ROOMS = (data, training, inference, export)
+ROOMS = (data, training, inference, export, pretrained)
+MARIAN = pathlib.Path(__file__).parent / "pretrained" / "opus-mt-tiny"
 PAIRS = {
     "Good morning.": "Guten Morgen.",
     "Room 7 is on the third floor.": "Zimmer 7 ist im dritten Stock.",
@@ -58,6 +60,7 @@ def story(unoptimized_graphs, tmp_path_factory):
     """A folder in which the examples of `train` and `export` were run, the
     others need what they wrote; and where these two failed."""
     folder = tmp_path_factory.mktemp("story")
+    shutil.copytree(MARIAN, folder / "opus-mt-en-de")
     (folder / "corpus").mkdir()
     for split in ("train", "validation", "test"):
         for language, lines in (("en", PAIRS), ("de", PAIRS.values())):
