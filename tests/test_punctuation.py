@@ -1,0 +1,90 @@
+"""Checks the normalised punctuation against sacremoses.
+
+`pretrained/make_punctuation.py` wrote the texts and what sacremoses makes of
+them.
+"""
+
+import collections
+import doctest
+import json
+import pathlib
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_transformer.data import punctuation
+from keras_transformer.data.punctuation import normalize_punctuation
+from keras_transformer.export import tensorflow_serving as serving
+
+PATH = pathlib.Path(__file__).parent / "pretrained" / "punctuation.json"
+CASES = collections.defaultdict(list)
+for case in json.loads(PATH.read_text("utf-8")):
+    CASES[case["language"]].append((case["text"], case["expected"]))
+
+
+def normalize(texts, language):
+    texts = tf.constant(texts, tf.string)
+    return normalize_punctuation(texts, language).numpy().tolist()
+
+
+@pytest.mark.parametrize("language", CASES)
+def test_texts_become_what_sacremoses_makes_of_them(language):
+    texts, expected = zip(*CASES[language], strict=True)
+    found = [text.decode() for text in normalize(texts, language)]
+    wrong = [
+        row
+        for row in zip(texts, expected, found, strict=True)
+        if row[1] != row[2]
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ("en", '"one," 1.000 "two."'),
+        ("de", '"one", 1,000 "two."'),
+        ("es", '"one", 1,000 "two."'),
+        ("cs", '"one", 1,000 "two."'),
+        ("cz", '"one", 1,000 "two."'),
+        ("xx", '"one", 1.000 "two."'),
+    ],
+)
+def test_the_language_decides_about_commas_and_numbers(language, expected):
+    text = "“one”, 1\u00a0000 “two.”"
+    assert normalize([text], language) == [expected.encode()]
+
+
+def test_servers_know_the_operations(tmp_path):
+    class Module(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def __call__(self, text):
+            texts = [normalize_punctuation(text, name) for name in CASES]
+            return tf.stack(texts)
+
+    tf.saved_model.save(Module(), str(tmp_path))
+    serving.check_operations(tmp_path)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=30), min_size=1))
+def test_any_bytes_are_accepted(texts):
+    for language in CASES:
+        assert len(normalize(texts, language)) == len(texts)
+
+
+def test_invalid_bytes_stay():
+    found = normalize([b"\xff( a\xc2 ) \xe2\x80"], "en")
+    assert found == [b"\xff (a\xc2) \xe2\x80"]
+
+
+def test_an_empty_batch_stays_empty():
+    assert normalize([], "en") == []
+
+
+def test_the_example_runs():
+    result = doctest.testmod(punctuation)
+    assert result.attempted
+    assert not result.failed
