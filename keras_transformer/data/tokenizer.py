@@ -15,6 +15,9 @@ TAG = ">>.*?<<"  # names the target language, as in models of many languages
 # Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
 # shorter than by this factor may be cut before it fills the model.
 SHRINKING = 4
+# Matches Unicode's separators, control characters that are white space, and the
+# mark that SentencePiece writes for a space.
+BLANK = r"[\pZ\x09-\x0d\x{85}\x{2581}]*"
 SPECIAL = {"pad": PAD, "unk": UNKNOWN, "bos": START, "eos": END}
 
 
@@ -67,6 +70,11 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
             f"Received: vocab_size={vocab_size}. SentencePiece says: {reason}"
         ) from error
     return Tokenizer(model.getvalue())
+
+
+def is_blank(text: tf.Tensor) -> tf.Tensor:
+    """Returns which strings have nothing but white space."""
+    return tf.strings.regex_full_match(text, BLANK)
 
 
 class Tokenizer:

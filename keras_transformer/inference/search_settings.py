@@ -39,6 +39,8 @@ class SearchSettings:
             32.
         allow_unknown: whether the unknown piece, which has no text, may be
             generated. Defaults to False.
+        normalize_punctuation: language of the sources, if their punctuation is
+            to be normalised, see `normalize_punctuation`. Defaults to `None`.
 
     Raises:
         ValueError: if a value is out of range.
@@ -67,6 +69,11 @@ class SearchSettings:
     max_length: int | None = None
     max_beam_size: int = 32
     allow_unknown: bool = False
+    normalize_punctuation: str | None = option_field(
+        None,
+        "normalise the punctuation of sources in this language as Moses does",
+        metavar="LANGUAGE",
+    )
 
     def __post_init__(self) -> None:
         for name, least in (

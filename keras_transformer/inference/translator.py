@@ -8,16 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.config import END, PAD, START, UNKNOWN
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.punctuation import normalize_punctuation
+from keras_transformer.data.tokenizer import Tokenizer, is_blank
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.model import Transformer
 from keras_transformer.search.beam_search import beam_search
-
-# Matches Unicode's separators, control characters that are white space, and the
-# mark that SentencePiece writes for a space.
-BLANK = r"[\pZ\x09-\x0d\x{85}\x{2581}]*"
 
 
 class Translator:
@@ -280,13 +277,14 @@ class Translator:
         }
 
     def _source(self, text):
+        if language := self.settings.normalize_punctuation:
+            text = normalize_punctuation(text, language)
         return self.source_tokenizer.encode_at_most(text, self.max_pieces)
 
     @staticmethod
     def _is_blank(text, pieces):
         """Returns which texts have no word piece but the end token."""
-        blank = tf.strings.regex_full_match(text, BLANK)
-        return blank | (pieces.row_lengths() <= 1)
+        return is_blank(text) | (pieces.row_lengths() <= 1)
 
     def _model(self):
         weights = self.weights or self._weights()
