@@ -13,12 +13,15 @@ round. Each is there twice: a call has two threads, or one, and then a batch is
 cut in two that are translated at once. Printed are medians over the rounds,
 text to text, tokenizers included; "ours is": the best of our first line against
 their best. Peers that are not installed are named and left out: `pip install
-ctranslate2 torch transformers keras-hub`. "Products alone" is no peer, but how
-fast our decoder's products would be with nothing else. With --growth instead:
-our SavedModel alone, against the length of the sentences, the beam, the batch.
+ctranslate2 torch transformers keras-hub`. "Imported" is the
+same model after its way to a Marian folder, which transformers loads, and back.
+"Products alone" is no peer, but how fast our decoder's products would be with
+nothing else. With --growth instead: our SavedModel alone, against the length of
+the sentences, the beam, the batch.
 """
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import random
@@ -81,8 +84,9 @@ def random_run(folder):
 
 def prepare(folder, run):
     """Exports what the peers load. To be called in a process of its own."""
-    from keras_transformer.export import ctranslate2, saved_model
+    from keras_transformer.export import ctranslate2, marian, saved_model
     from keras_transformer.inference import SearchSettings
+    from keras_transformer.pretrained import import_marian
     from keras_transformer.training import open_run
 
     folder = pathlib.Path(folder)
@@ -98,6 +102,18 @@ def prepare(folder, run):
     saved_model.export(run, folder / "bfloat16" / "1", settings, "bfloat16")
     ctranslate2.export(run, folder / "ctranslate2")
     ctranslate2.export(run, folder / "ctranslate2_int8", "int8")
+    try:
+        marian.export(run, folder / "marian")
+    except ValueError as error:
+        print(f"Not a Marian model: {error}")
+        return {"lines": lines}
+    imported = import_marian(folder / "marian", folder / "imported_run")
+    searched = dataclasses.replace(imported.search, beam_size=BEAM)
+    if lines:
+        searched = dataclasses.replace(
+            searched, extra_length=OUT_BEYOND - 1, max_length=None
+        )
+    saved_model.export(imported, folder / "imported" / "1", searched, "float32")
     return {"lines": lines}
 
 
@@ -160,48 +176,24 @@ def ctranslate2(folder, fixed, threads):
 
 
 def marian(folder, fixed, threads):
-    """Hugging Face's, of the same size; its weights are random ones."""
-    import sentencepiece
+    """Hugging Face's, with the weights that we export to its format."""
     import torch
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import MarianMTModel, MarianTokenizer
 
-    if not fixed:
-        raise ImportError("Marian's positions differ: it cannot hold a run")
+    if not folder.exists():
+        raise ImportError("the run's model is none of Marian's")
     torch.set_num_threads(threads)
-    heads = SIZE["heads"]
-    config = MarianConfig(
-        vocab_size=SIZE["vocab_size"],
-        d_model=SIZE["d_model"],
-        encoder_layers=6,
-        decoder_layers=6,
-        encoder_ffn_dim=SIZE["d_ff"],
-        decoder_ffn_dim=SIZE["d_ff"],
-        encoder_attention_heads=heads,
-        decoder_attention_heads=heads,
-        activation_function="relu",
-        scale_embedding=True,
-        pad_token_id=0,
-        decoder_start_token_id=2,
-        eos_token_id=3,
-        forced_eos_token_id=3,
-        max_position_embeddings=256,
-    )
-    model = MarianMTModel(config).eval()
-    tokenizer = sentencepiece.SentencePieceProcessor(
-        str(folder / "source.model")
-    )
+    model = MarianMTModel.from_pretrained(folder).eval()
+    tokenizer = MarianTokenizer.from_pretrained(folder)
+    length = {}
+    if fixed:
+        length = {"min_new_tokens": PIECES_OUT, "max_new_tokens": PIECES_OUT}
 
     def translate(lines):
-        ids = [[*tokenizer.encode(line), 3] for line in lines]
+        inputs = tokenizer(lines, return_tensors="pt", padding=True)
         with torch.inference_mode():
-            result = model.generate(
-                torch.tensor(ids),
-                num_beams=BEAM,
-                length_penalty=0.6,
-                min_new_tokens=PIECES_OUT,
-                max_new_tokens=PIECES_OUT,
-            )
-        return tokenizer.decode(result[:, 1:].tolist())
+            ids = model.generate(**inputs, num_beams=BEAM, **length)
+        return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     return translate
 
@@ -305,7 +297,8 @@ PEERS = {
     "bfloat16, frozen": (frozen_saved_model, "bfloat16"),
     "ctranslate2": (ctranslate2, "ctranslate2"),
     "ctranslate2, int8": (ctranslate2, "ctranslate2_int8"),
-    "marian": (marian, "ctranslate2"),
+    "imported": (our_saved_model, "imported"),
+    "marian": (marian, "marian"),
     "keras-hub's beam search": (keras_hub, "run"),
     "products alone": (products, "run"),
     "products alone, bfloat16": (bfloat16_products, "run"),
