@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
-.PHONY: demo test test-torch test-transformers test-slow docs lint format clean
+.PHONY: demo test test-jax test-torch test-transformers test-slow docs lint format clean
 
 demo: .venv/text  ## train, export and use a model: three to five minutes
 	@mkdir -p runs
@@ -18,14 +18,25 @@ demo: .venv/text  ## train, export and use a model: three to five minutes
 test: .venv/dev  ## what has to pass before a commit lands
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# TensorFlow writes what it computes; PyTorch, beside which no TensorFlow is
-# installed, computes the same: by one thread, since all is small.
-test-torch: .venv/dev .venv-torch/done  ## the conformance suite on PyTorch
-	@mkdir -p runs
-	$(BIN)/python tests/same_outputs.py runs/outputs.npz $(QUIETLY)
+# TensorFlow writes what it computes; the other backends compute the same. On JAX
+# nearly all of the time goes into compiling 900 small programs.
+test-jax: .venv/dev runs/outputs.npz  ## the conformance suite on JAX
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	    XLA_FLAGS=--xla_cpu_use_fusion_emitters=false \
+	    KERAS_BACKEND=jax REFERENCE_OUTPUTS=runs/outputs.npz \
+	    $(BIN)/python -m pytest -n 2 \
+	    tests/test_conformance.py tests/same_outputs.py
+
+# No TensorFlow is installed beside it. One thread, since all is small.
+test-torch: .venv-torch/done runs/outputs.npz  ## the same on PyTorch
 	OMP_NUM_THREADS=1 KERAS_BACKEND=torch REFERENCE_OUTPUTS=runs/outputs.npz \
 	    .venv-torch/bin/python -m pytest \
 	    tests/test_conformance.py tests/same_outputs.py
+
+.PHONY: runs/outputs.npz
+runs/outputs.npz: .venv/dev
+	@mkdir -p runs
+	$(BIN)/python tests/same_outputs.py $@ $(QUIETLY)
 
 # transformers writes models and what it computes with them; importing them
 # gives the same. TRAINED may name a Marian model to take instead of training

@@ -29,7 +29,6 @@ if keras.backend.backend() == "tensorflow":
 # test process waits for another.
 SLOWEST_FILES = (
     "test_training.py",
-    "test_without_tensorflow.py",
     "test_examples.py",
     "test_saved_model.py",
     "test_command.py",
