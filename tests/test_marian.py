@@ -8,6 +8,7 @@ import dataclasses
 import json
 import pathlib
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -16,11 +17,13 @@ import ctranslate2
 import marian_checks
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 from ctranslate2.converters import MarianConverter
 from safetensors.numpy import load_file, save_file
 
 from keras_transformer import Transformer
+from keras_transformer.export import ctranslate2 as ctranslate2_export
 from keras_transformer.export import marian as marian_export
 from keras_transformer.export import saved_model
 from keras_transformer.export.saved_translator import SavedTranslator
@@ -98,6 +101,38 @@ def test_beam_translations_are_those_of_transformers(translator):
     assert texts == [row["text"] for row in expected]
     theirs = [row["score"] for row in expected]
     np.testing.assert_allclose(found["score"], theirs, atol=1e-4)
+
+
+def test_the_score_of_a_translation_is_that_of_its_search(exported):
+    """Padding and start, which Marian never generates, have no part in it."""
+    signatures = tf.saved_model.load(exported).signatures
+    text = tf.constant([s for s in SOURCES if not s.startswith(">>")][:7])
+    best = signatures["serving_default"](text=text)
+    found = signatures["score"](text=text, translation=best["translation"])
+    expected = best["score"] * tf.cast(found["pieces"], "float32")
+    np.testing.assert_allclose(found["score"], expected, atol=1e-4)
+
+
+def test_ctranslate2_translates_an_imported_run_alike(
+    imported, translator, tmp_path
+):
+    """A language tag, which SentencePiece does not know, comes first."""
+    path = ctranslate2_export.export(imported, tmp_path / "engine")
+    source, target = (
+        sentencepiece.SentencePieceProcessor(str(path / f"{side}.model"))
+        for side in ("source", "target")
+    )
+    pieces = []
+    for line in SOURCES:
+        tag, text = re.fullmatch("(>>.*?<<)?(.*)", line).groups()
+        pieces.append([tag] * bool(tag) + source.encode(text, out_type=str))
+    engine = ctranslate2.Translator(str(path), inter_threads=1)
+    found = engine.translate_batch(pieces, beam_size=1, return_scores=True)
+    expected = translator.searched_with(beam_size=1)(tf.constant(SOURCES))
+    texts = [target.decode(one.hypotheses[0]) for one in found]
+    assert texts == [text.decode() for text in expected["translation"].numpy()]
+    scores = [one.scores[0] for one in found]
+    np.testing.assert_allclose(scores, expected["score"], atol=1e-4)
 
 
 def test_each_line_alone_has_the_translation_of_its_batch(translator):

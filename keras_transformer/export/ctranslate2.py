@@ -8,6 +8,9 @@ The folder holds CTranslate2's model and, for the text on both sides,
     best = engine.translate_batch([pieces], beam_size=4, length_penalty=0)
     text = target.decode(best[0].hypotheses[0])
 
+A tag of the target language, such as `>>fra<<`, is a piece of its own before
+those of the other text: `[tag, *source.encode(text, out_type=str)]`.
+
 The end token of the source is added by the engine. Its length penalty is n^α
 for a length of n, another one than ours: values of α are not portable.
 """

@@ -25,6 +25,7 @@ from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.model import Transformer
 from keras_transformer.pretrained.marian import ACTIVATIONS, MODEL_CARD
 from keras_transformer.pretrained.marian_weights import (
+    BARRED,
     LOGITS_BIAS,
     PROJECTION,
     SHARED,
@@ -35,9 +36,6 @@ from keras_transformer.pretrained.marian_weights import (
 from keras_transformer.training.models import load_model
 from keras_transformer.training.run import Run
 
-# The bias of ids that our search never generates: their probability is 0 in
-# float32, and the sum that label smoothing makes of all logits stays moderate.
-BARRED = -100.0
 EARLY_STOPPING = {"heuristic": False, "filled": True, "never": "never"}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_transformer.config import TransformerConfig
+from keras_transformer.config import PAD, START, TransformerConfig
 from keras_transformer.layers import positional_encoding
 from keras_transformer.model import Transformer
 from keras_transformer.pretrained.marian_vocabulary import ZEROS
@@ -40,6 +40,9 @@ TARGET_TABLE = (
 )
 PROJECTION = "lm_head.weight"
 LOGITS_BIAS = "final_logits_bias"
+# The bias of ids that are never generated: their probability is 0 in float32,
+# and the sum that label smoothing makes of all logits stays moderate.
+BARRED = -100.0
 POSITIONS = (
     "model.encoder.embed_positions.weight",
     "model.decoder.embed_positions.weight",
@@ -94,6 +97,9 @@ def our_weights(
 ) -> dict[str, np.ndarray]:
     """Returns the weights of a `Transformer` by the names of a checkpoint.
 
+    Padding and start get a bias of `BARRED`: Marian never generates them, and
+    their rows, which are zeros, would have a part in all probabilities.
+
     Args:
         weights: by the names of Hugging Face.
         config: of the `Transformer`.
@@ -123,6 +129,7 @@ def our_weights(
             value = _rows(*rows[path])
         elif path.endswith("logits_bias"):
             value = _rows(np.reshape(bias, (-1, 1)), target_rows)[:, 0]
+            value[[PAD, START]] = BARRED
         else:
             name = name_of(path)
             if name not in left:
