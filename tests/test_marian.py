@@ -192,6 +192,22 @@ def test_the_export_needs_nothing_of_this_package(exported):
     assert result.stdout.split("\n")[:2] == [OUTPUTS[0]["beam"]["text"]] * 2
 
 
+def test_each_export_and_each_fine_tuned_run_has_the_model_card(
+    imported, exported, corpus, recipe, tmp_path
+):
+    """It has the licence, which may ask for the names of the authors."""
+    card = (TINY / "README.md").read_bytes()
+    recipe = dataclasses.replace(recipe, initial_run=str(imported.folder))
+    tuned = start_run(tmp_path / "tuned", None, recipe)
+    engine = ctranslate2_export.export(imported, tmp_path / "engine")
+    for folder in (imported.folder, exported, engine, tuned.folder):
+        assert (folder / "MODEL_CARD.md").read_bytes() == card
+    sums = (exported / saved_model.SUMS).read_text()
+    assert "MODEL_CARD.md" in sums
+    marian = marian_export.export(imported, tmp_path / "marian")
+    assert (marian / "README.md").read_bytes() == card
+
+
 # === Tokenizer ===
 
 

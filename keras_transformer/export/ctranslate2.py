@@ -27,7 +27,7 @@ from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.positional_embedding import SINUSOIDAL
 from keras_transformer.model import Transformer
 from keras_transformer.training.models import load_model
-from keras_transformer.training.run import Run
+from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
 
 ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
@@ -87,6 +87,7 @@ def export(
         spec.save(str(aside))
         (aside / "source.model").write_bytes(run.source_tokenizer.model)
         (aside / "target.model").write_bytes(run.target_tokenizer.model)
+        copy_model_card(run, aside / MODEL_CARD)
         os.rename(aside, path)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)

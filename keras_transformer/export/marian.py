@@ -16,14 +16,13 @@ transformers adds 1e-5 to the variance in layer normalisation, whatever ours is.
 import json
 import os
 import pathlib
-import shutil
 
 import numpy as np
 
 from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.model import Transformer
-from keras_transformer.pretrained.marian import ACTIVATIONS, MODEL_CARD
+from keras_transformer.pretrained.marian import ACTIVATIONS
 from keras_transformer.pretrained.marian_weights import (
     BARRED,
     LOGITS_BIAS,
@@ -34,7 +33,7 @@ from keras_transformer.pretrained.marian_weights import (
     marian_weights,
 )
 from keras_transformer.training.models import load_model
-from keras_transformer.training.run import Run
+from keras_transformer.training.run import Run, copy_model_card
 
 EARLY_STOPPING = {"heuristic": False, "filled": True, "never": "never"}
 
@@ -77,9 +76,7 @@ def export(run: Run, path: str | os.PathLike) -> pathlib.Path:
         for name, content in _json_files(run).items():
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             (aside / name).write_text(text, encoding="utf-8")
-        card = run.folder / MODEL_CARD
-        if card.exists():
-            shutil.copyfile(card, aside / "README.md")
+        copy_model_card(run, aside / "README.md")
     return path
 
 
@@ -128,7 +125,7 @@ def _weights(model: Transformer, run: Run):
         result[PROJECTION] = projection[:, columns]
     bias = np.zeros(config.vocab_size)
     if config.use_logits_bias:
-        bias = np.array(model.target_embedding.logits_bias)
+        bias = np.asarray(model.target_embedding.logits_bias).copy()
     bias[_barred(run)] = BARRED
     result[LOGITS_BIAS] = bias[None]
     return result

@@ -38,7 +38,7 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training import checkpoints
 from keras_transformer.training.models import load_model
-from keras_transformer.training.run import Run
+from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
 
 METADATA = "keras_transformer.json"
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
@@ -134,6 +134,7 @@ def export(
             metadata,
             _some_text(run.source_tokenizer),
         )
+        copy_model_card(run, aside / MODEL_CARD)
         (aside / SUMS).write_text(_sums(aside))
         os.rename(aside, path)
     except BaseException:

@@ -28,7 +28,7 @@ from keras_transformer.pretrained.marian_weights import (
 )
 from keras_transformer.training import checkpoints
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.run import Run, write_run
+from keras_transformer.training.run import MODEL_CARD, Run, write_run
 
 ACTIVATIONS = {
     "swish": "silu",
@@ -36,7 +36,6 @@ ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
 }
-MODEL_CARD = "MODEL_CARD.md"
 
 
 def import_marian(source: str | os.PathLike, folder: str | os.PathLike) -> Run:

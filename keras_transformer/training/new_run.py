@@ -16,7 +16,13 @@ from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.training import checkpoints
 from keras_transformer.training.models import load_model
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.run import Run, open_run, write_run
+from keras_transformer.training.run import (
+    MODEL_CARD,
+    Run,
+    copy_model_card,
+    open_run,
+    write_run,
+)
 from keras_transformer.training.split import prepare_training_pairs, read_pairs
 
 # Fields of a config that may differ from the run whose weights are taken.
@@ -121,6 +127,7 @@ def start_run(
         if initial:
             model = load_model(initial)
             checkpoints.save(aside / "initial", model, step=0)
+            copy_model_card(initial, aside / MODEL_CARD)
     return run
 
 

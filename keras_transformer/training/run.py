@@ -17,6 +17,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import time
 
 import keras
@@ -34,6 +35,7 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
 FORMAT = 1
+MODEL_CARD = "MODEL_CARD.md"  # of a model that was imported, with its licence
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,6 +177,14 @@ def write_run(run: Run, folder: pathlib.Path):
     ):
         with write_aside(folder / name) as file:
             file.write(data)
+
+
+def copy_model_card(run: Run, path: pathlib.Path):
+    """Copies the model card of the imported model that a run is or began
+    with, if there is one."""
+    card = run.folder / MODEL_CARD
+    if card.exists():
+        shutil.copyfile(card, path)
 
 
 def wait_for_run(folder: str | os.PathLike, seconds: int = 24 * 3600):
