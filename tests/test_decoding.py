@@ -293,6 +293,12 @@ def test_the_length_penalty_has_known_values(length, expected):
     assert float(length_penalty(length, 0.6)) == pytest.approx(expected)
 
 
+def test_the_length_penalty_of_other_systems_is_a_power():
+    assert float(length_penalty(7, 2.0, "power")) == pytest.approx(49)
+    with pytest.raises(ValueError, match="formula='n'"):
+        length_penalty(7, 2.0, "n")
+
+
 def test_errors_name_what_was_received():
     with pytest.raises(ValueError, match=r"beam_size=0, alpha=0.6"):
         beam_search(None, None, [1], 0)

@@ -208,6 +208,12 @@ def test_each_export_and_each_fine_tuned_run_has_the_model_card(
     assert (marian / "README.md").read_bytes() == card
 
 
+def test_the_page_of_an_export_has_the_formula_of_its_scores(exported):
+    page = (exported / "README.md").read_text("utf-8")
+    assert page.count("pieces^α") == 2
+    assert "(5 + pieces)" not in page
+
+
 # === Tokenizer ===
 
 

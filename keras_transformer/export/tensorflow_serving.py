@@ -70,6 +70,10 @@ def _nodes(data):
             yield from function.node_def
 
 
+# How the page of an export writes the formulas of the length penalty.
+PENALTIES = {"gnmt": "((5 + pieces) / 6)^α", "power": "pieces^α"}
+
+
 def write_extras(
     path: str | os.PathLike,
     name: str,
@@ -96,6 +100,7 @@ def write_extras(
         beam_size=metadata["search"]["beam_size"],
         max_beam_size=metadata["search"]["max_beam_size"],
         alpha=metadata["search"]["alpha"],
+        penalty=PENALTIES[metadata["search"]["length_penalty"]],
         most=metadata["max_pieces"],
         dtype=metadata["dtype"],
         batching=BATCHING,

@@ -82,7 +82,7 @@ class SearchSettings:
             ("extra_length", 0),
             ("max_source_length", 1),
         ):
-            if getattr(self, name) < least:
+            if not getattr(self, name) >= least:  # which NaN is not
                 raise ValueError(
                     f"`{name}` must be at least {least}. "
                     f"Received: {name}={getattr(self, name)}"

@@ -38,6 +38,14 @@ def length_penalty(
 
     Returns:
         float32 tensor of the shape of `length`.
+
+    Raises:
+        ValueError: if `formula` is unknown.
     """
+    if formula not in FORMULAS:
+        raise ValueError(
+            f"`formula` must be one of {', '.join(FORMULAS)}. "
+            f"Received: formula={formula!r}"
+        )
     length = ops.cast(length, "float32")
     return (length if formula == "power" else (5.0 + length) / 6.0) ** alpha
