@@ -23,6 +23,7 @@ from ctranslate2.converters import MarianConverter
 from safetensors.numpy import load_file, save_file
 
 from keras_transformer import Transformer
+from keras_transformer.cli.run_options import run_of
 from keras_transformer.export import ctranslate2 as ctranslate2_export
 from keras_transformer.export import marian as marian_export
 from keras_transformer.export import saved_model
@@ -452,6 +453,24 @@ def test_an_imported_run_is_fine_tuned(
     losses = [log["val_loss"] for log in logs if "val_loss" in log]
     assert losses == sorted(losses, reverse=True)
     assert len(losses) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"vocab_size": 8000}, "vocab_size=8000"),
+        ({"shared_vocabulary": False}, "shared_vocabulary=False"),
+    ],
+    ids=str,
+)
+def test_a_vocabulary_option_that_disagrees_is_refused(
+    imported, tmp_path, option, message
+):
+    """Also one that names the default of runs that learn a vocabulary."""
+    given = {"out": str(tmp_path / "run"), "initial_run": str(imported.folder)}
+    with pytest.raises(ValueError, match=message):
+        run_of({**given, **option}, worker=0)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_imported_run_is_not_trained_itself(imported):

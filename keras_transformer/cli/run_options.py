@@ -10,7 +10,11 @@ from keras_transformer.cli.arguments import (
 )
 from keras_transformer.config import PRESETS, TransformerConfig
 from keras_transformer.data.prepared import is_prepared
-from keras_transformer.training.new_run import check_settled, start_run
+from keras_transformer.training.new_run import (
+    check_settled,
+    check_vocabulary,
+    start_run,
+)
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run, open_run, wait_for_run
 
@@ -42,6 +46,8 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
     corpus = recipe.get("corpus", Recipe.corpus)
     if is_prepared(corpus):
         check_settled(corpus, recipe)
+    if "initial_run" in recipe:
+        check_vocabulary(open_run(recipe["initial_run"]), recipe)
     default = None if "initial_run" in recipe else DEFAULT_PRESET
     preset = given.get("preset", default)
     return start_run(folder, preset, Recipe(**recipe), **shape)

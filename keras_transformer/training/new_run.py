@@ -175,6 +175,22 @@ def check_settled(corpus: str, settings: dict[str, object]):
             )
 
 
+def check_vocabulary(initial: Run, settings: dict[str, object]):
+    """Checks that settings are those of the vocabularies of an initial run.
+
+    Raises:
+        ValueError: if one of them differs.
+    """
+    for name in ("vocab_size", "shared_vocabulary"):
+        kept = getattr(initial.recipe, name)
+        if settings.get(name, kept) != kept:
+            raise ValueError(
+                "A run keeps the vocabulary of its initial run. Received: "
+                f"{name}={settings[name]!r}, {str(initial.folder)!r} has "
+                f"{kept!r}. Leave it out."
+            )
+
+
 def _training_pairs(recipe, folder, initial):
     """Opens the prepared pairs of a recipe, or prepares them in a folder."""
     tokenizers = initial and (
