@@ -531,6 +531,14 @@ def spoil(weights):
     weights["model.encoder.layers.0.fc1.bias"][3] = np.nan
 
 
+def integers(weights):
+    weights["model.encoder.layers.0.fc1.bias"] = np.ones(76, "int32")
+
+
+def shorten_bias(weights):
+    weights["final_logits_bias"] = np.ones((1, 7), "float32")
+
+
 def other_positions(weights):
     weights["model.encoder.embed_positions.weight"] = np.ones(
         (7, 36), "float16"
@@ -547,6 +555,30 @@ BAD = {
         "model_type='t5'",
     ),
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
+    "no ids": (
+        lambda f: change_json(f / "vocab.json", another="x"),
+        "number its pieces from 0",
+    ),
+    "beam size": (
+        lambda f: change_json(f / "generation_config.json", num_beams=[4]),
+        r"Cannot import.*num_beams=\[4\]",
+    ),
+    "early stopping": (
+        lambda f: change_json(f / "generation_config.json", early_stopping="x"),
+        "early_stopping='x'",
+    ),
+    "barred": (
+        lambda f: change_json(f / "generation_config.json", bad_words_ids=[3]),
+        r"bad_words_ids=\[3\]",
+    ),
+    "integers": (
+        lambda f: change_weights(f, integers),
+        "floating-point.*fc1.bias of int32",
+    ),
+    "short bias": (
+        lambda f: change_weights(f, shorten_bias),
+        r"\(7, 1\), 339 pieces",
+    ),
     "broken JSON": (
         lambda f: (f / "config.json").write_text("{"),
         "config.json' is damaged",
@@ -603,6 +635,39 @@ def test_a_bad_folder_is_named_and_leaves_nothing(folder, tmp_path, case):
     with pytest.raises(ValueError, match=message):
         import_marian(folder, tmp_path / "runs" / "run")
     assert not (tmp_path / "runs").exists()
+
+
+def test_null_is_the_default_of_a_setting(folder, tmp_path):
+    nothing = dict.fromkeys(
+        ("num_beams", "max_length", "length_penalty", "early_stopping")
+    )
+    change_json(folder / "generation_config.json", **nothing)
+    search = import_marian(folder, tmp_path / "run").search
+    assert (search.beam_size, search.max_length, search.alpha) == (1, 511, 1)
+    assert search.early_stopping == "heuristic"
+
+
+def test_a_large_beam_of_a_model_is_kept(folder, tmp_path):
+    change_json(folder / "generation_config.json", num_beams=40)
+    search = import_marian(folder, tmp_path / "run").search
+    assert search.beam_size == search.max_beam_size == 40
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"no_repeat_ngram_size": 3},
+        {"eos_token_id": [0, 7]},
+        {"bad_words_ids": [[338], [5, 6]]},
+    ],
+    ids=str,
+)
+def test_settings_that_our_search_does_not_have_are_named(
+    folder, tmp_path, setting
+):
+    change_json(folder / "generation_config.json", **setting)
+    with pytest.warns(UserWarning, match=next(iter(setting))):
+        import_marian(folder, tmp_path / "run")
 
 
 def test_code_in_a_pickle_is_not_executed(folder, tmp_path):

@@ -76,8 +76,8 @@ def import_marian(source: str | os.PathLike, folder: str | os.PathLike) -> Run:
         if marian_npz.is_original(files)
         else (marian_files.read)
     )
-    checkpoint = read(files)
     try:
+        checkpoint = read(files)
         with folder_aside(folder) as aside:
             run = _write(checkpoint, folder, aside)
             _keep_model_card(files, folder, aside)
@@ -96,7 +96,7 @@ def _write(checkpoint: Checkpoint, folder, aside) -> Run:
     for size, side, table in zip(
         sizes, ("source", "target"), tables(checkpoint.weights), strict=False
     ):
-        if len(table) != size:
+        if table.ndim == 2 and len(table) != size:
             raise ValueError(
                 f"The {side} vocabulary must have one piece for each row of "
                 f"the embeddings. Received: {size:,} pieces, {len(table):,} "
@@ -144,7 +144,7 @@ def _config(checkpoint, source_size, target_size):
 
 
 def _activation(name):
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(
             f"The activation must be one of {', '.join(ACTIVATIONS)}. "
             f"Received: {name!r}"
@@ -163,7 +163,9 @@ def _keep_model_card(files, folder, aside):
         print("Licence: unknown, for there is no model card (README.md).")
         return
     shutil.copyfile(card, aside / MODEL_CARD)
-    found = re.search(r"(?m)^license: *(\S+)", card.read_text("utf-8"))
+    found = re.search(
+        r"(?m)^license: *(\S+)", card.read_text("utf-8", "replace")
+    )
     print(
         f"Licence: {found[1] if found else 'not named'}; the model card is in "
         f"{folder / MODEL_CARD}."

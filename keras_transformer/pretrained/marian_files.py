@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.pretrained.marian_search import (
+    number,
+    search_settings,
+)
 from keras_transformer.pretrained.marian_vocabulary import SpecialIds
 from keras_transformer.pretrained.torch_file import read_torch_file
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # In transformers and in Marian, which do not say.
 EPSILON = {"transformers": 1e-5, "marian": 1e-6}
-EARLY_STOPPING = {False: "heuristic", True: "filled", "never": "never"}
 HUB_FILES = (
     "config.json",
     "generation_config.json",
@@ -113,12 +116,13 @@ def read(folder: pathlib.Path) -> Checkpoint:
         )
     generation = config | _json(folder / "generation_config.json", {})
     tokenizer = _json(folder / "tokenizer_config.json", {})
+    sides = _sides(folder, generation, tokenizer)
     return Checkpoint(
         _weights(folder),
         _shape(config),
-        _sides(folder, config, tokenizer),
+        sides,
         _languages(folder, config, tokenizer),
-        _search(generation),
+        search_settings(generation, sides[1].pieces, sides[1].special),
         EPSILON["transformers"],
     )
 
@@ -133,7 +137,7 @@ def _json(path, default=None):
             f"Not the folder of a Marian model: {str(path.parent)!r} has no "
             f"{path.name}."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} must hold a JSON object.")
@@ -196,36 +200,39 @@ def _shape(config):
         "num_heads": value("encoder_attention_heads"),
         "d_ff": value("encoder_ffn_dim"),
         "activation": config.get("activation_function", "swish"),
-        "scale_embeddings": bool(config.get("scale_embedding", False)),
-        "dropout_rate": float(config.get("dropout", 0.1)),
-        "attention_dropout_rate": float(config.get("attention_dropout", 0.0)),
-        "activation_dropout_rate": float(config.get("activation_dropout", 0.0)),
+        "scale_embeddings": config.get("scale_embedding", False),
+        "dropout_rate": number(config, "dropout", 0.1),
+        "attention_dropout_rate": number(config, "attention_dropout", 0.0),
+        "activation_dropout_rate": number(config, "activation_dropout", 0.0),
     }
 
 
-def _sides(folder, config, tokenizer):
+def _sides(folder, generation, tokenizer):
     vocabularies = [folder / "vocab.json"] * 2
-    if (
-        tokenizer.get("separate_vocabs")
-        or (folder / "target_vocab.json").exists()
-    ):
-        vocabularies[1] = folder / "target_vocab.json"
+    other = folder / "target_vocab.json"
+    # transformers does not read a file that the tokenizer does not name.
+    if tokenizer.get("separate_vocabs", other.exists()):
+        vocabularies[1] = other
     models = [read_bytes(folder / f"{s}.spm") for s in ("source", "target")]
-    start = config.get("decoder_start_token_id", config.get("pad_token_id"))
+    start = generation.get("decoder_start_token_id")
+    if start is None:
+        start = generation.get("pad_token_id")
     sides = []
     for model, path in zip(models, vocabularies, strict=True):
         ids = _json(path)
-        pieces = sorted(ids, key=lambda piece: ids[piece])
-        if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        if not all(type(number) is int for number in ids.values()) or (
+            sorted(ids.values()) != list(range(len(ids)))
+        ):
             raise ValueError(
                 f"{str(path)!r} must number its pieces from 0, each once."
             )
+        pieces = sorted(ids, key=lambda piece: ids[piece])
         special = {}
         for name in ("</s>", "<unk>", "<pad>"):
             if name not in ids:
                 raise ValueError(f"{str(path)!r} has no piece {name!r}.")
             special[name] = ids[name]
-        if start is None or not 0 <= start < len(pieces):
+        if type(start) is not int or not 0 <= start < len(pieces):
             start = special["<pad>"]
         sides.append(
             Side(
@@ -255,21 +262,6 @@ def _languages(folder, config, tokenizer):
     source, target = tokenizer.get("source_lang"), tokenizer.get("target_lang")
     if source and target:
         return str(source), str(target)
-    name = config.get("_name_or_path") or folder.name
+    name = str(config.get("_name_or_path") or folder.name)
     found = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", name)
     return (found[1], found[2]) if found else ("source", "target")
-
-
-def _search(generation):
-    """Returns the settings of the search, as transformers has them."""
-    barred = [ids[0] for ids in generation.get("bad_words_ids") or () if ids]
-    most = int(generation.get("max_length", 512)) - 1  # without start token
-    return SearchSettings(
-        beam_size=int(generation.get("num_beams", 1)),
-        alpha=float(generation.get("length_penalty", 1.0)),
-        length_penalty="power",
-        early_stopping=EARLY_STOPPING[generation.get("early_stopping", False)],
-        extra_length=most,
-        max_length=most,
-        allow_unknown=generation.get("unk_token_id", 1) not in barred,
-    )

@@ -109,6 +109,12 @@ def our_weights(
         ValueError: if a weight is missing, not used, not finite, or has
             another shape; if positions are not those of the paper.
     """
+    for name, value in weights.items():
+        if value.dtype.kind in "iub":  # bfloat16 is not NumPy's, but no integer
+            raise ValueError(
+                f"Weights must be floating-point numbers. Received: {name} of "
+                f"{value.dtype}."
+            )
     left = dict(weights)
     source, target, projection = tables(weights)
     for name in {*SOURCE_TABLE, *TARGET_TABLE, PROJECTION}:
@@ -126,9 +132,9 @@ def our_weights(
     found = {}
     for path, variable in state_of(Transformer(config))["weights"].items():
         if path in rows:
-            value = _rows(*rows[path])
+            value = _rows(path, *rows[path])
         elif path.endswith("logits_bias"):
-            value = _rows(np.reshape(bias, (-1, 1)), target_rows)[:, 0]
+            value = _rows(path, np.reshape(bias, (-1, 1)), target_rows)[:, 0]
             value[[PAD, START]] = BARRED
         else:
             name = name_of(path)
@@ -159,8 +165,14 @@ def our_weights(
     return found
 
 
-def _rows(table, rows):
+def _rows(path, table, rows):
     """Returns rows of a table, zeros for `ZEROS`."""
+    size = max(rows) + 1  # number of Marian's pieces
+    if np.ndim(table) != 2 or len(table) != size:
+        raise ValueError(
+            "A table must have one row for each piece of the vocabulary. "
+            f"Received: {path} with {np.shape(table)}, {size:,} pieces."
+        )
     result = np.asarray(table, "float32")[rows]
     result[np.asarray(rows) == ZEROS] = 0
     return result
@@ -169,9 +181,12 @@ def _rows(table, rows):
 def _check_positions(table, config):
     if table is None:
         return
-    length, width = table.shape
-    expected = positional_encoding(np.arange(length), width, halves=True)
-    if not np.allclose(table, expected, atol=2e-3):  # stored in float16
+    expected = positional_encoding(
+        np.arange(len(table)), config.d_model, halves=True
+    )
+    if table.shape != expected.shape or not np.allclose(
+        table, expected, atol=2e-3
+    ):  # stored in float16
         raise ValueError(
             "Positions must be the sines and cosines of section 3.5. Received "
             "a table of other numbers."
