@@ -24,12 +24,14 @@ from safetensors.numpy import load_file, save_file
 
 from keras_transformer import Transformer
 from keras_transformer.cli.run_options import run_of
+from keras_transformer.data import sentencepiece_file
 from keras_transformer.export import ctranslate2 as ctranslate2_export
 from keras_transformer.export import marian as marian_export
 from keras_transformer.export import saved_model
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.text_lines import translate_lines
 from keras_transformer.pretrained.marian import import_marian
+from keras_transformer.pretrained.marian_vocabulary import sentencepiece_model
 from keras_transformer.training import checkpoints, load_model
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.train_run import train
@@ -222,6 +224,20 @@ def test_ids_are_those_of_marian_tokenizer():
     assert marian_checks.check_tokens(TINY, TOKENS) > 100
 
 
+def test_characters_of_the_vocabulary_alone_are_rated_below_all_pieces():
+    """As SentencePiece rates unknown ones, so that others are preferred."""
+    (side, _), _ = marian_checks.sides_of(TINY)
+    known = {p.piece for p in sentencepiece_file.parse(side.model).pieces}
+    model = sentencepiece_model(side.model, side.pieces, side.special)
+    pieces = sentencepiece_file.parse(model).pieces
+    text = [p for p in pieces if p.type == sentencepiece_file.NORMAL]
+    least = min(p.score for p in text if p.piece in known)
+    others = [p for p in text if p.piece not in known]
+    assert others
+    scores = [p.score for p in others]
+    np.testing.assert_allclose(scores, least - 10, rtol=1e-6)
+
+
 # === Other files with the same model ===
 
 
@@ -368,6 +384,38 @@ def test_untied_and_separate_tables_are_found(folder, tmp_path):
         for x in found
         if x.shape == (size, shared.shape[1])
     )
+
+
+def test_a_start_token_that_is_also_text_keeps_its_id(folder, tmp_path):
+    """Where the target's vocabulary is the larger one, the source's padding
+    token, with which the decoder begins, has the id of a piece of text."""
+    pieces = json.loads((folder / "vocab.json").read_text("utf-8"))
+    (piece,) = (piece for piece, i in pieces.items() if i == 50)
+    change_json(folder / "generation_config.json", decoder_start_token_id=50)
+    run = import_marian(folder, tmp_path / "run")
+    assert run.target_tokenizer.vocab_size == len(pieces) + 1
+    (place,) = run.target_tokenizer.ids([piece])
+    table = load_model(run).target_embedding.embeddings.numpy()
+    np.testing.assert_array_equal(table[2], table[place])
+    assert table[2].any()
+
+
+def test_two_vocabularies_may_have_one_table_in_another_order(folder, tmp_path):
+    pieces = json.loads((folder / "vocab.json").read_text("utf-8"))
+    names = {i: piece for piece, i in pieces.items()}
+    other = pieces | {"<unk>": 50, names[50]: 1}
+    (folder / "target_vocab.json").write_text(json.dumps(other))
+    change_json(folder / "tokenizer_config.json", separate_vocabs=True)
+    run = import_marian(folder, tmp_path / "run")
+    assert not run.config.shared_vocabulary
+    model = load_model(run)
+    source = model.source_embedding.embeddings.numpy()
+    target = model.target_embedding.embeddings.numpy()
+    (place,) = run.source_tokenizer.ids([names[50]])
+    (other_place,) = run.target_tokenizer.ids([names[50]])
+    np.testing.assert_array_equal(source[1], target[other_place])
+    np.testing.assert_array_equal(source[place], target[1])
+    assert (source[1] != target[1]).any()
 
 
 # === Export to the same format ===
@@ -598,6 +646,10 @@ BAD = {
     "truncated SentencePiece": (
         lambda f: truncate(f / "source.spm"),
         "SentencePiece",
+    ),
+    "empty SentencePiece": (
+        lambda f: (f / "source.spm").write_bytes(b""),
+        "must have pieces",
     ),
     "no SentencePiece": (
         lambda f: (f / "target.spm").unlink(),

@@ -45,6 +45,11 @@ FIELDS = {
         "normalizer_spec": (3, "NormalizerSpec"),
     },
 }
+# Defaults of fields that are not 0; files leave them out.
+DEFAULTS = {
+    ("SentencePiece", "type"): NORMAL,
+    ("TrainerSpec", "model_type"): 1,  # unigram
+}
 
 
 def parse(model: bytes) -> Any:
@@ -79,6 +84,8 @@ def _model_class():
                 described.type_name = f".{package}.{kind}"
             else:
                 described.type = kind
+            if (name, field) in DEFAULTS:
+                described.default_value = str(DEFAULTS[name, field])
             if field == "pieces":
                 described.label = _Field.LABEL_REPEATED
     pool = descriptor_pool.DescriptorPool()

@@ -106,7 +106,7 @@ def _write(checkpoint: Checkpoint, folder, aside) -> Run:
         Tokenizer(sentencepiece_model(side.model, side.pieces, side.special))
         for side in checkpoint.sides
     )
-    config = _config(checkpoint, source.vocab_size, target.vocab_size)
+    config = _config(checkpoint, *rows)
     recipe = Recipe(
         corpus="",  # it is not trained on any
         source=checkpoint.languages[0],
@@ -125,14 +125,15 @@ def _write(checkpoint: Checkpoint, folder, aside) -> Run:
     return run
 
 
-def _config(checkpoint, source_size, target_size):
+def _config(checkpoint, source_rows, target_rows):
     """Returns the config of a checkpoint's model, by what its weights are."""
     source, target, projection = tables(checkpoint.weights)
-    is_shared = _is_same(source, target)
+    # Two vocabularies may have the same table in another order.
+    is_shared = source_rows == target_rows and _is_same(source, target)
     return TransformerConfig.from_dict(
         {
-            "vocab_size": target_size,
-            "source_vocab_size": None if is_shared else source_size,
+            "vocab_size": len(target_rows),
+            "source_vocab_size": None if is_shared else len(source_rows),
             "positions": "sinusoidal_halves",
             "tie_projection": _is_same(target, projection),
             "use_logits_bias": LOGITS_BIAS in checkpoint.weights,

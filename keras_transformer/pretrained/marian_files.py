@@ -14,7 +14,10 @@ from keras_transformer.pretrained.marian_search import (
     number,
     search_settings,
 )
-from keras_transformer.pretrained.marian_vocabulary import SpecialIds
+from keras_transformer.pretrained.marian_vocabulary import (
+    SpecialIds,
+    is_text,
+)
 from keras_transformer.pretrained.torch_file import read_torch_file
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -239,7 +242,12 @@ def _sides(folder, generation, tokenizer):
                 model,
                 pieces,
                 SpecialIds(
-                    special["</s>"], special["<unk>"], special["<pad>"], start
+                    special["</s>"],
+                    special["<unk>"],
+                    special["<pad>"],
+                    start,
+                    start not in special.values()
+                    and is_text(model, pieces[start]),
                 ),
             )
         )

@@ -26,12 +26,16 @@ class SpecialIds:
         end, unknown: ids of `</s>` and `<unk>`.
         pad: id of `<pad>`, or `ZEROS` if the vocabulary has none.
         start: id that the decoder begins with, or `ZEROS` for a zero embedding.
+        is_start_text: whether `start` is also a piece of text. It is where the
+            padding token of the source, whose id the decoder begins with, has
+            another id in the target's vocabulary. Defaults to False.
     """
 
     end: int
     unknown: int
     pad: int
     start: int
+    is_start_text: bool = False
 
 
 def rows_in_our_order(size: int, special: SpecialIds) -> list[int]:
@@ -50,7 +54,10 @@ def rows_in_our_order(size: int, special: SpecialIds) -> list[int]:
         START: special.start,
         END: special.end,
     }
-    rest = sorted(set(range(size)) - set(first.values()))
+    moved = {i for ours, i in first.items() if ours != START}
+    if not special.is_start_text:
+        moved.add(special.start)
+    rest = sorted(set(range(size)) - moved)
     return [first[i] for i in range(len(first))] + rest
 
 
@@ -71,9 +78,14 @@ def sentencepiece_model(
         special: ids of its special pieces.
 
     Raises:
-        ValueError: if `model` cannot be read.
+        ValueError: if `model` cannot be read, or has no pieces.
     """
     proto = sentencepiece_file.parse(model)
+    if not any(piece.type == NORMAL for piece in proto.pieces):
+        raise ValueError(
+            "A SentencePiece model must have pieces. Received: "
+            f"{len(model)} bytes without any."
+        )
     known = {piece.piece: (piece.score, piece.type) for piece in proto.pieces}
     scores = [piece.score for piece in proto.pieces if piece.type == NORMAL]
     least = min(scores, default=0.0) - UNKNOWN_PENALTY
@@ -86,7 +98,7 @@ def sentencepiece_model(
         proto.pieces.add(piece=name, score=0.0, type=kind)
     for name in rest:
         score, kind = known.get(name, (least, _kind_of_unknown(name)))
-        if kind == sentencepiece_file.UNKNOWN:
+        if kind == sentencepiece_file.UNKNOWN or _is_tag(name):
             kind = CONTROL
         proto.pieces.add(piece=name, score=score, type=kind)
     taken = {*names, *rest}
@@ -112,8 +124,21 @@ def _unused(name, pieces):
     return name
 
 
+def is_text(model: bytes, piece: str) -> bool:
+    """Returns whether a piece of a vocabulary may be a part of a text: all are
+    but those that are control pieces of its SentencePiece model."""
+    control = (CONTROL, sentencepiece_file.UNKNOWN)
+    return not any(
+        found.piece == piece and found.type in control
+        for found in sentencepiece_file.parse(model).pieces
+    )
+
+
+def _is_tag(piece):
+    """Returns whether a piece is a language tag, see `Tokenizer`."""
+    return piece.startswith(">>") and piece.endswith("<<")
+
+
 def _kind_of_unknown(piece):
     """Returns the type of a piece that only the vocabulary has."""
-    if piece.startswith(">>") and piece.endswith("<<"):
-        return CONTROL  # a language tag, see `Tokenizer`
     return NORMAL if len(piece) == 1 else UNUSED
