@@ -17,6 +17,7 @@ EXTRAS = {
     "apache_beam": "beam",
     "safetensors": "pretrained",
     "huggingface_hub": "pretrained",
+    "yaml": "pretrained",
 }
 
 

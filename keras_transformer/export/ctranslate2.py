@@ -23,6 +23,7 @@ import keras
 import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
+from keras_transformer.config import END, START, UNKNOWN
 from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.positional_embedding import SINUSOIDAL
 from keras_transformer.model import Transformer
@@ -78,6 +79,10 @@ def export(
         (spec.register_target_vocabulary, run.target_tokenizer),
     ):
         register(tokenizer.pieces(range(tokenizer.vocab_size)))
+    # A vocabulary may have a piece "<s>" that is not the start token.
+    unknown, start, end = run.target_tokenizer.pieces([UNKNOWN, START, END])
+    spec.config.unk_token, spec.config.eos_token = unknown, end
+    spec.config.bos_token = spec.config.decoder_start_token = start
     spec.validate()
     spec.optimize(quantization)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
