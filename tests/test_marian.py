@@ -30,6 +30,7 @@ from keras_transformer.export import marian as marian_export
 from keras_transformer.export import saved_model
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.text_lines import translate_lines
+from keras_transformer.pretrained import marian_npz
 from keras_transformer.pretrained.marian import import_marian
 from keras_transformer.pretrained.marian_vocabulary import sentencepiece_model
 from keras_transformer.training import checkpoints, load_model
@@ -136,6 +137,19 @@ def test_ctranslate2_translates_an_imported_run_alike(
     assert texts == [text.decode() for text in expected["translation"].numpy()]
     scores = [one.scores[0] for one in found]
     np.testing.assert_allclose(scores, expected["score"], atol=1e-4)
+
+
+def test_ctranslate2_begins_with_the_start_token(folder, tmp_path):
+    """Also where the vocabulary has a piece of text of that name."""
+    path = folder / "vocab.json"
+    pieces = json.loads(path.read_text("utf-8"))
+    pieces = {("<s>" if i == 50 else p): i for p, i in pieces.items()}
+    path.write_text(json.dumps(pieces))
+    run = import_marian(folder, tmp_path / "run")
+    engine = ctranslate2_export.export(run, tmp_path / "engine")
+    config = json.loads((engine / "config.json").read_text())
+    assert config["decoder_start_token"] == run.target_tokenizer.pieces([2])[0]
+    assert config["decoder_start_token"] != "<s>"
 
 
 def test_each_line_alone_has_the_translation_of_its_batch(translator):
@@ -361,6 +375,46 @@ def test_the_original_files_translate_as_in_ctranslate2(original, tmp_path):
         "".join(one.hypotheses[0]).replace("▁", " ").strip() for one in found
     ]
     assert translate_lines(translate, lines, 32) == expected
+
+
+DECODER = "models: [model.npz]\nvocabs: [vocab.yml, vocab.yml]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models: model.npz\nvocabs: vocab.yml\n", "as the lists"),
+        ("models: [model.npz]\nvocabs: []\n", "as the lists"),
+        ("models: [{a: 1}]\nvocabs: [vocab.yml]\n", "as the lists"),
+        (f"{DECODER}beam-size: x\n", "beam-size='x'"),
+        (f"{DECODER}word-penalty: 0.5\n", "word-penalty=0.5"),
+    ],
+)
+def test_a_bad_decoder_file_is_named(original, tmp_path, text, message):
+    folder = tmp_path / "en-de"
+    shutil.copytree(original, folder)
+    (folder / "decoder.yml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        import_marian(folder, tmp_path / "run")
+
+
+def test_what_decoder_yml_leaves_out_is_marians_default(original, tmp_path):
+    folder = tmp_path / "en-de"
+    shutil.copytree(original, folder)
+    (folder / "decoder.yml").write_text(DECODER)
+    search = import_marian(folder, tmp_path / "run").search
+    assert (search.beam_size, search.alpha) == (12, 0)
+
+
+def test_pieces_of_a_vocabulary_are_read_as_marian_writes_them(tmp_path):
+    path = tmp_path / "vocab.yml"
+    path.write_text(
+        '"a\\x85": 0\n"\\U0001F600": 1\n? "long"\n: 2\n"\\"": 3\n', "utf-8"
+    )
+    assert marian_npz._pieces(path) == ["a\x85", "😀", "long", '"']
+    path.write_text('"a": 0\n"a": 1\n')
+    with pytest.raises(ValueError, match="each once"):
+        marian_npz._pieces(path)
 
 
 def test_untied_and_separate_tables_are_found(folder, tmp_path):

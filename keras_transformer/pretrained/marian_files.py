@@ -223,7 +223,7 @@ def _sides(folder, generation, tokenizer):
     sides = []
     for model, path in zip(models, vocabularies, strict=True):
         ids = _json(path)
-        if not all(type(number) is int for number in ids.values()) or (
+        if not all(type(i) is int for i in ids.values()) or (
             sorted(ids.values()) != list(range(len(ids)))
         ):
             raise ValueError(

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from keras_transformer.pretrained.marian_files import (
     Side,
     read_bytes,
 )
+from keras_transformer.pretrained.marian_search import number
 from keras_transformer.pretrained.marian_vocabulary import ZEROS, SpecialIds
 from keras_transformer.pretrained.marian_weights import (
     LOGITS_BIAS,
@@ -27,7 +29,9 @@ from keras_transformer.pretrained.marian_weights import (
 
 DECODER = "decoder.yml"
 CONFIG = "special:model.yml"  # a member of the archive
+DAMAGED = (ValueError, EOFError, OSError)
 ACTIVATIONS = ("swish", "relu")  # its gelu is another one than Keras'
+BEAM_SIZE, NORMALIZE = 12, 0.0  # Marian's defaults
 # Options of Marian that must have this value, or be missing.
 REQUIRED = {
     "type": "transformer",
@@ -64,13 +68,21 @@ def read(folder: pathlib.Path) -> Checkpoint:
             that this package does not know.
     """
     decoder = _yaml(read_bytes(folder / DECODER), folder / DECODER)
-    try:
-        (model,), vocabularies = decoder["models"], decoder["vocabs"]
-    except (KeyError, TypeError, ValueError) as error:
+    names: list[Any] = [decoder.get("models"), decoder.get("vocabs")]
+    if not all(
+        isinstance(x, list) and x and all(isinstance(name, str) for name in x)
+        for x in names
+    ) or (len(names[0]), len(names[1]) <= 2) != (1, True):
         raise ValueError(
-            f"{str(folder / DECODER)!r} must name one model and its "
-            "vocabularies, as `models` and `vocabs`."
-        ) from error
+            f"{str(folder / DECODER)!r} must name one model and its one or two "
+            "vocabularies, as the lists `models` and `vocabs`."
+        )
+    (model,), vocabularies = names
+    if number(decoder, "word-penalty", 0):
+        raise ValueError(
+            "Our search has no penalty of words. Received: word-penalty="
+            f"{decoder['word-penalty']!r} in {str(folder / DECODER)!r}."
+        )
     arrays = _arrays(folder / model)
     config = _yaml(arrays.pop(CONFIG, np.zeros(0, "int8")).tobytes(), CONFIG)
     _check(config)
@@ -94,13 +106,13 @@ def read(folder: pathlib.Path) -> Checkpoint:
             "num_heads": config["transformer-heads"],
             "d_ff": config["transformer-dim-ffn"],
             "activation": config.get("transformer-ffn-activation", "swish"),
-            "dropout_rate": float(config.get("transformer-dropout", 0.1)),
+            "dropout_rate": number(config, "transformer-dropout", 0.1),
         },
         (sides[0], sides[1]),
         _languages(folder),
         SearchSettings(
-            beam_size=int(decoder.get("beam-size", 6)),
-            alpha=float(decoder.get("normalize", 1.0)),
+            beam_size=int(number(decoder, "beam-size", BEAM_SIZE)),
+            alpha=float(number(decoder, "normalize", NORMALIZE)),
             length_penalty="power",
             early_stopping="heuristic",
             extra_length=511,
@@ -128,9 +140,11 @@ def _arrays(path):
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
+    except TypeError as error:
+        raise ValueError(f"{str(path)!r} must be an archive.") from error
     except FileNotFoundError as error:
         raise ValueError(f"There is no {str(path)!r}.") from error
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (*DAMAGED, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
 
 
@@ -141,7 +155,7 @@ def _check(config):
                 f"Marian's option {name} must be {expected!r}. Received: "
                 f"{config[name]!r}"
             )
-    if "n" in config.get("transformer-postprocess-emb", "d"):
+    if "n" in str(config.get("transformer-postprocess-emb", "d")):
         raise ValueError("Marian's embeddings may not be normalised.")
     activation = config.get("transformer-ffn-activation", "swish")
     if activation not in ACTIVATIONS:
@@ -214,17 +228,25 @@ def _pieces(path):
     characters that pieces may have end a line.
     """
     ids = {}
-    for line in read_bytes(path).decode("utf-8").split("\n"):
+    data = read_bytes(path)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
+    # A long piece has a line of its own: "? piece" and then ": id".
+    text = re.sub(r"(?m)^\? (.*)\n: ", r"\1: ", text)
+    for line in text.split("\n"):
         if not line.strip():
             continue
-        piece, _, number = line.rstrip("\r").rpartition(":")
-        if not number.strip().isdecimal():
+        piece, _, id_ = line.rstrip("\r").rpartition(":")
+        if not id_.strip().isdecimal():
             raise ValueError(
                 f"Lines of {str(path)!r} must be a piece and its id. "
                 f"Received: {line[:80]!r}"
             )
-        ids[int(number)] = _unquoted(piece)
-    if sorted(ids) != list(range(len(ids))):
+        ids[int(id_)] = _unquoted(piece)
+    is_once = len(set(ids.values())) == len(ids)
+    if not is_once or sorted(ids) != list(range(len(ids))):
         raise ValueError(
             f"{str(path)!r} must number its pieces from 0, each once."
         )
@@ -238,6 +260,9 @@ def _unquoted(piece):
         return piece
     try:
         escaped = re.sub(r"\\x([0-9A-Fa-f]{2})", r"\\u00\1", piece)
+        escaped = re.sub(
+            r"\\U([0-9A-Fa-f]{8})", lambda m: chr(int(m[1], 16)), escaped
+        )
         return json.loads(escaped, strict=False)
     except ValueError:
         return piece[1:-1]
