@@ -221,6 +221,12 @@ SEARCHES = [
     Row("beam_search", {"beam_size": 3, **_RULES}, ([7, 5],)),
     Row("beam_search", {"beam_size": 1, "alpha": 0.0}, ([7, 5],)),
     Row("beam_search", {"beam_size": 3, "prefix": [[], []]}, ([7, 5],)),
+    Row(
+        "beam_search",
+        {"beam_size": 3, "formula": "power", "early_stopping": "heuristic"},
+        ([7, 5],),
+    ),
+    Row("beam_search", {"beam_size": 3, "early_stopping": "filled"}, ([7, 5],)),
     Row("greedy_search", _RULES, ([7, 5],)),
     Row("greedy_search", {}, ([7, 5],)),
     Row("sample", {"top_k": 1, "seed": 1, **_RULES}, ([7, 5],)),
@@ -229,6 +235,7 @@ SEARCHES = [
 FUNCTIONS = [
     Row("causal_mask", {"offset": 2}, (3, 5)),
     Row("length_penalty", {}, (np.arange(1, 9), 0.6)),
+    Row("length_penalty", {"formula": "power"}, (np.arange(1, 9), 0.6)),
     Row("padding_mask", {"pad_id": 3}, (IDS,)),
 ]
 

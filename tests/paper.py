@@ -75,9 +75,10 @@ def smoothed_cross_entropy(label, logits, epsilon):
     return -(target * np.log(softmax(logits))).sum()
 
 
-def length_penalty(length, alpha):
-    """Returns the length penalty of Wu et al. (2016), equation 14."""
-    return ((5 + length) / 6) ** alpha
+def length_penalty(length, alpha, formula="gnmt"):
+    """Returns the length penalty of Wu et al. (2016), equation 14, or that of
+    Marian, n^α."""
+    return (length if formula == "power" else (5 + length) / 6) ** alpha
 
 
 # Parameter counts, computed from the shapes alone.

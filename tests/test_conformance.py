@@ -1,8 +1,7 @@
 """Checks every public name on any Keras backend.
 
-A new public name needs a row in `tests/conformance.py`. The suite runs
-this file on TensorFlow; `make test-jax` runs it on JAX, and `make test-torch` on
-PyTorch.
+A new public name needs a row in `tests/conformance.py`. The suite runs this
+file on TensorFlow, `make test-jax` on JAX, and `make test-torch` on PyTorch.
 """
 
 import inspect

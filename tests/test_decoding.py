@@ -53,7 +53,7 @@ class TableModel:
             before, last = last, token
         return total
 
-    def all_finished(self, sentence, limit, alpha):
+    def all_finished(self, sentence, limit, alpha, formula="gnmt"):
         """Returns all finished sequences within the limit, the best first."""
         others = [t for t in range(self.table.shape[-1]) if t != END]
         scored = []
@@ -61,7 +61,7 @@ class TableModel:
             for tokens in itertools.product(others, repeat=length):
                 tokens = (*tokens, END)
                 score = self.log_probability(sentence, tokens)
-                score /= paper.length_penalty(len(tokens), alpha)
+                score /= paper.length_penalty(len(tokens), alpha, formula)
                 scored.append((score, tokens))
         return sorted(scored, reverse=True)
 
@@ -70,21 +70,107 @@ class TableModel:
 @given(
     seed=st.integers(0, 10**6),
     alpha=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
+    formula=st.sampled_from(["gnmt", "power"]),
     limits=st.lists(st.integers(1, 4), min_size=1, max_size=3),
 )
-def test_a_wide_beam_finds_what_enumeration_finds(seed, alpha, limits):
+def test_a_wide_beam_finds_what_enumeration_finds(seed, alpha, formula, limits):
     model = TableModel(seed, len(limits), vocab_size=4)
     beam = 36  # as many as there are continuations: 3 · 3 · 4
     ids, scores = beam_search(
-        model.step, model.start(beam), limits, beam, alpha
+        model.step, model.start(beam), limits, beam, alpha, formula=formula
     )
     for b, limit in enumerate(limits):
-        expected = model.all_finished(b, limit, alpha)[:beam]
+        expected = model.all_finished(b, limit, alpha, formula)[:beam]
         for k, (score, tokens) in enumerate(expected):
             assert float(scores[b, k]) == pytest.approx(score, abs=1e-4)
             if k == 0:
                 found = [int(t) for t in ids[b, 0] if t != 0]
                 assert found == [t for t in tokens if t != 0]
+
+
+def plain_beam_search(model, sentence, limit, beam, alpha, formula, rule):
+    """Searches one sentence step by step, with Python's lists."""
+    alive, done = [(0.0, ())], []
+
+    def goes_on(length):
+        worst = done[-1][0] if len(done) == beam else -np.inf
+        if rule == "filled" and len(done) == beam:
+            return False
+        if rule == "never":  # the largest penalty that a prefix may reach
+            length = limit
+        penalty = paper.length_penalty(max(length, 1), alpha, formula)
+        return bool(alive) and alive[0][0] / penalty > worst
+
+    for length in range(1, limit + 1):
+        if not goes_on(length - 1):
+            break
+        tokens = range(model.table.shape[-1]) if length < limit else [END]
+        candidates = sorted(
+            (
+                (model.log_probability(sentence, (*prefix, t)), (*prefix, t))
+                for _, prefix in alive
+                for t in tokens
+            ),
+            reverse=True,
+        )[: 2 * beam]
+        penalty = paper.length_penalty(length, alpha, formula)
+        ended = [c for c in candidates[:beam] if c[1][-1] == END]
+        done += [(score / penalty, tokens) for score, tokens in ended]
+        done = sorted(done, reverse=True)[:beam]
+        alive = [c for c in candidates if c[1][-1] != END][:beam]
+    return done
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    beam=st.integers(2, 4),
+    alpha=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
+    formula=st.sampled_from(["gnmt", "power"]),
+    rule=st.sampled_from(["never", "heuristic", "filled"]),
+    limits=st.lists(st.integers(2, 7), min_size=1, max_size=3),
+)
+def test_each_rule_stops_the_search_as_it_says(
+    seed, beam, alpha, formula, rule, limits
+):
+    model = TableModel(seed, len(limits), vocab_size=5)
+    ids, scores = beam_search(
+        model.step,
+        model.start(beam),
+        limits,
+        beam,
+        alpha,
+        formula=formula,
+        early_stopping=rule,
+    )
+    for b, limit in enumerate(limits):
+        expected = plain_beam_search(
+            model, b, limit, beam, alpha, formula, rule
+        )
+        found = np.isfinite(ops.convert_to_numpy(scores[b])).sum()
+        assert found == len(expected)
+        rows = set()
+        for k, (score, _) in enumerate(expected):
+            assert float(scores[b, k]) == pytest.approx(score, abs=1e-4)
+            # Sequences with the same steps in another order have one score.
+            row = [int(t) for t in ids[b, k]]
+            row = (*row[: row.index(END)], END)
+            own = model.log_probability(b, row)
+            own /= paper.length_penalty(len(row), alpha, formula)
+            assert own == pytest.approx(score, abs=1e-4)
+            rows.add(row)
+        assert len(rows) == len(expected)
+
+
+def test_the_rules_differ():
+    """Otherwise the test above could not tell them apart."""
+    lengths = {"never": 0, "heuristic": 0, "filled": 0}
+    for seed in range(30):
+        model = TableModel(seed, 1, vocab_size=5)
+        for rule in lengths:
+            found = plain_beam_search(model, 0, 7, 2, 3.0, "power", rule)
+            lengths[rule] += len(found[0][1])
+    assert lengths["filled"] < lengths["heuristic"] < lengths["never"]
 
 
 @settings(max_examples=60, deadline=None)
