@@ -8,7 +8,7 @@ import pathlib
 import platform
 
 DTYPE_POLICIES = ("auto", "float32", "mixed_bfloat16")
-DTYPES = ("auto", "float32", "bfloat16")  # an export's matrices
+DTYPES = ("auto", "float32", "bfloat16", "int8")  # an export's matrices
 CPU_INFO = "/proc/cpuinfo"
 # Instructions that multiply matrices in bfloat16. Without them bfloat16 is
 # emulated, which takes longer than float32.

@@ -336,9 +336,9 @@ def test_a_version_is_a_number_and_is_not_overwritten(run, exported, tmp_path):
     with pytest.raises(ValueError, match="exists"):
         saved_model.export(run, exported)
     with pytest.raises(
-        ValueError, match=r"one of auto, float32, bfloat16.*'int8'"
+        ValueError, match=r"one of auto, float32, bfloat16, int8.*'int4'"
     ):
-        saved_model.export(run, tmp_path / "2", dtype="int8")
+        saved_model.export(run, tmp_path / "2", dtype="int4")
     assert not list(tmp_path.iterdir())
 
 

@@ -138,7 +138,8 @@ def parser() -> argparse.ArgumentParser:
         "--dtype",
         choices=DTYPES,
         help="dtype of the SavedModel's matrices on the machine that will "
-        "serve; auto is bfloat16 if this machine multiplies in bfloat16, else "
+        "serve; int8 makes the smallest export, and multiplies in float32; "
+        "auto is bfloat16 if this machine multiplies in bfloat16, else "
         "float32 (default: auto)",
     )
     _add_search(sub, None)

@@ -34,6 +34,7 @@ import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 import keras_transformer
 from keras_transformer import processor
 from keras_transformer.export import tensorflow_serving as serving
+from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training import checkpoints
@@ -67,10 +68,11 @@ def export(
         path: the new folder; its last part is an integer, as servers want it.
         settings: settings of the search. Defaults to the run's, which are the
             paper's unless it was imported.
-        dtype: dtype of the matrices: "float32" or "bfloat16", which is
-            smaller, and faster on processors that have instructions for it.
-            Defaults to "auto": "bfloat16" if this machine multiplies matrices
-            in it, else "float32".
+        dtype: dtype of the matrices: "float32"; "bfloat16", which is smaller,
+            and faster on processors that have instructions for it; or "int8",
+            which is smaller still, and multiplied in float32. Defaults to
+            "auto": "bfloat16" if this machine multiplies matrices in it, else
+            "float32".
 
     Returns:
         The path of the new folder.
@@ -150,6 +152,8 @@ def write(
     fixed = translator.fixed(dtype)
     module = tf.Module()
     module.weights = fixed.weights
+    if dtype == "int8":
+        module.initializer = Int8Initializer(fixed.weights)
     text = tf.TensorSpec([None], tf.string, name="text")
     translation = tf.TensorSpec([None], tf.string, name="translation")
     settings = translator.settings

@@ -12,6 +12,7 @@ from keras_transformer.data.punctuation import normalize_punctuation
 from keras_transformer.data.tokenizer import Tokenizer, is_blank
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
+from keras_transformer.inference.int8_weights import variables
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.model import Transformer
 from keras_transformer.search.beam_search import beam_search
@@ -77,14 +78,16 @@ class Translator:
         """Returns a translator with `inference_weights` as its own variables.
 
         Args:
-            dtype: dtype of the matrices. Defaults to "float32".
+            dtype: dtype of the matrices. Defaults to "float32". In "int8" they
+                are stored only, see `Int8Matrix`.
         """
+        weights = self._weights("float32" if dtype == "int8" else dtype)
         return Translator(
             self.model,
             self.source_tokenizer,
             self.target_tokenizer,
             self.settings,
-            tf.nest.map_structure(tf.Variable, self._weights(dtype)),
+            variables(weights, in_int8=dtype == "int8"),
         )
 
     def compiled(self) -> tf.types.experimental.PolymorphicFunction:
