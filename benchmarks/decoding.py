@@ -99,7 +99,8 @@ def prepare(folder, run):
         # The end token is one of the pieces out, and one of those in.
         settings = SearchSettings(BEAM, extra_length=OUT_BEYOND - 1)
     saved_model.export(run, folder / "saved_model" / "1", settings, "float32")
-    saved_model.export(run, folder / "bfloat16" / "1", settings, "bfloat16")
+    for dtype in ("bfloat16", "int8"):
+        saved_model.export(run, folder / dtype / "1", settings, dtype)
     ctranslate2.export(run, folder / "ctranslate2")
     ctranslate2.export(run, folder / "ctranslate2_int8", "int8")
     try:
@@ -295,6 +296,7 @@ PEERS = {
     "saved_model": (our_saved_model, "saved_model"),
     "bfloat16": (our_saved_model, "bfloat16"),
     "bfloat16, frozen": (frozen_saved_model, "bfloat16"),
+    "int8": (our_saved_model, "int8"),
     "ctranslate2": (ctranslate2, "ctranslate2"),
     "ctranslate2, int8": (ctranslate2, "ctranslate2_int8"),
     "imported": (our_saved_model, "imported"),
