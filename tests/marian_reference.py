@@ -96,7 +96,7 @@ def make_outputs(options):
 
 
 def make_all(options):
-    """Writes all that `marian_parity.py` compares: half an hour."""
+    """Writes all that `marian_parity.py` compares, in 15 minutes."""
     folder = options.folder
     for seed in range(options.random):
         folders.write_random(folder / f"random-{seed:02}", seed, None)
