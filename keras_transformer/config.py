@@ -80,7 +80,7 @@ class TransformerConfig:
     # "sinusoidal_halves" as in Marian; "learned", table 3 row E; or None
     positions: str | None = "sinusoidal"
     max_length: int | None = None  # number of learned positions
-    scale_embeddings: bool = True  # by √d_model, section 3.4
+    scale_embeddings: bool = True  # times √d_model, section 3.4
     tie_projection: bool = True  # to the target's embeddings, section 3.4
     use_logits_bias: bool = False  # as in Marian
     activation: str = "relu"

@@ -78,8 +78,8 @@ def check_tokens(folder, rows):
     equal = other_order = 0
     for (text, expected), ids in zip(rows, found, strict=True):
         ids = [order[i] for i in ids]
-        # Of two ways that have the same score, "f ff" and "ff f",
-        # tensorflow-text may take the other than the package sentencepiece.
+        # Where "f ff" and "ff f" have the same score, tensorflow-text may take
+        # another one than the package sentencepiece.
         assert sorted(ids) == sorted(rule.ours(text)), text
         other_order += ids != rule.ours(text)
         # transformers cuts special pieces out of the text.

@@ -27,7 +27,7 @@ from keras_transformer.data.builtin import grammar
 SEED = 1706  # the built-in corpus' own
 SIZES = {"train": 30_000, "valid": 500, "test": 1_000}
 TAGS = (">>deu<<", ">>fra<<", ">>sr_Latn<<")
-# What the hub's config.json has from older versions of transformers.
+# Older versions of transformers left these in the hub's config.json.
 LEGACY_CONFIG = {
     "_num_labels": 3,
     "add_bias_logits": False,

@@ -127,7 +127,7 @@ def draw_strings(count, seed, words, one_sided):
     """
     rng = random.Random(seed)
     fixed = list(dict.fromkeys(fixed_strings(words, one_sided)))
-    if len(fixed) > count // 2:  # of a short list, half is random
+    if len(fixed) > count // 2:  # half a short list is random
         fixed = ["", *rng.sample(fixed[1:], count // 2)]
     strings = dict.fromkeys(fixed)
     while len(strings) < count:

@@ -90,7 +90,7 @@ def signatures(folders):
     """Returns the signatures of all exports, and of the first one again."""
     paths = [*folders, folders[0]]
     loaded = [tf.saved_model.load(path).signatures for path in paths]
-    gc.collect()  # Of what was loaded, only the signatures are left.
+    gc.collect()  # Only the signatures are left.
     return loaded
 
 

@@ -122,7 +122,7 @@ def test_factors_repeat_by_the_seed_and_differ_from_each_other():
         for seed in (5, 5, 7)
     )
     firsts = [n for n in one["weights"] if n.endswith("_a")]
-    assert len(firsts) == 4 + 2 + 8 + 2  # of an encoder and a decoder layer
+    assert len(firsts) == 4 + 2 + 8 + 2  # an encoder and a decoder layer
     values = [one["weights"][name].numpy() for name in firsts]
     for i, (name, value) in enumerate(zip(firsts, values, strict=True)):
         np.testing.assert_array_equal(again["weights"][name], value)
@@ -200,7 +200,7 @@ def test_the_loaded_model_has_merged_matrices(initial, tuned, tmp_path):
         np.testing.assert_array_equal(found[name], value)
     path.write_bytes(b"")
     with pytest.warns(UserWarning, match=r"step-00000008.*damaged"):
-        load_model(other)  # of step 4
+        load_model(other)  # reads step 4
 
 
 def test_an_average_is_the_mean_of_the_merged_matrices(initial, tuned):

@@ -580,7 +580,7 @@ def test_an_imported_run_is_not_trained_itself(imported):
         train(imported, steps=1)
 
 
-# === What is refused ===
+# === Errors ===
 
 
 class Canary:

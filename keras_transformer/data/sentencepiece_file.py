@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types
-BPE = 2  # of TrainerSpec.model_type
+BPE = 2  # a value of TrainerSpec.model_type
 
 # Message: field: number, type. Numbers and names are those of SentencePiece's
 # `sentencepiece_model.proto`.

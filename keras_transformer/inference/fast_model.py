@@ -149,7 +149,7 @@ class InferenceModel:
         is_later = positions[:, None] < positions
         attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
         x, _, attention = self._decode(x, memory, attention_bias)
-        # By a bias that bars no id.
+        # Here no id is barred, since the target is given.
         projection = self.weights["projection"]
         logits = _product(x, projection["kernel"])
         if "logits_bias" in projection:

@@ -71,13 +71,9 @@ def import_marian(source: str | os.PathLike, folder: str | os.PathLike) -> Run:
             f"{str(folder)!r}. Name another."
         )
     files = marian_files.find(source)
-    read = (
-        marian_npz.read
-        if marian_npz.is_original(files)
-        else (marian_files.read)
-    )
+    reader = marian_npz if marian_npz.is_original(files) else marian_files
     try:
-        checkpoint = read(files)
+        checkpoint = reader.read(files)
         with folder_aside(folder) as aside:
             run = _write(checkpoint, folder, aside)
             _keep_model_card(files, folder, aside)

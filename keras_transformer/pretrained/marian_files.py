@@ -97,7 +97,7 @@ def find(source: str | os.PathLike) -> pathlib.Path:
                 str(source), allow_patterns=[*HUB_FILES, wanted]
             )
         )
-    except Exception as error:  # of the network library below, many kinds
+    except Exception as error:  # the network library has many kinds
         raise ConnectionError(
             f"Cannot download {str(source)!r} from the Hugging Face hub: "
             f"{' '.join(str(error).split())[:200]} Download its files where "

@@ -53,8 +53,8 @@ def read_torch_file(path: Path) -> dict[str, np.ndarray]:
                 "was executed. Ask its author for model.safetensors."
             ) from error
         except Exception as error:
-            # Wrong bytes raise nearly anything. A lack of memory or an error
-            # of the system says nothing of the file.
+            # Wrong bytes raise nearly anything. Lack of memory and system
+            # errors say nothing about the file.
             is_known = getattr(error, "errno", None) in (None, errno.EINVAL)
             if isinstance(error, MemoryError) or not is_known:
                 raise

@@ -35,7 +35,7 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
 FORMAT = 1
-MODEL_CARD = "MODEL_CARD.md"  # of a model that was imported, with its licence
+MODEL_CARD = "MODEL_CARD.md"  # an imported model brings it, with the licence
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
