@@ -1,0 +1,1 @@
+"""Serves exported models by TensorFlow Serving's REST and gRPC protocols."""
