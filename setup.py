@@ -24,6 +24,7 @@ TEXT = [
     "tensorboard",  # behind tf.summary, no longer required by tensorflow
 ]
 
+SERVE = ["uvicorn>=0.30", "prometheus_client", "sentencex>=1.0.32"]
 PRETRAINED = ["safetensors", "huggingface_hub", "pyyaml"]
 
 setup(
@@ -49,8 +50,10 @@ setup(
         "ctranslate2": ["ctranslate2>=4.5"],  # the export to that engine
         "beam": ["apache-beam>=2.77"],  # corpora past one machine
         "pretrained": PRETRAINED,  # the import of models of others
+        "serve": [*TEXT, *SERVE],  # the server; grpcio comes with its API
         "dev": [
             *TEXT,
+            *SERVE,
             "apache-beam>=2.77",
             "pytest>=8",
             "pytest-xdist",

@@ -41,9 +41,11 @@ MAY_IMPORT = {
         "training",
     },
     "pretrained": {*BELOW, *MODEL, "data", "inference", "training"},
+    "serve": {*BELOW, "export", "inference"},
     "cli": {
         *BELOW,
         *MODEL,
+        "serve",
         "data",
         "inference",
         "training",
@@ -84,6 +86,7 @@ STARTUP_FILES = {
     "inference/search_settings.py",
     "lazy_names.py",
     "processor.py",
+    "serve/settings.py",
     "training/recipe.py",
 }
 

@@ -13,6 +13,7 @@ from keras_transformer.config import PRESETS, TransformerConfig
 from keras_transformer.data.settings import Preparation
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.processor import DTYPES
+from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.training.recipe import Recipe
 
 BATCH_SIZE = 64
@@ -160,6 +161,32 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE.png",
         help="draw the attention of each head for a single line",
     )
+
+    sub = command(
+        "serve",
+        "Serve SavedModels by HTTP and gRPC, as TensorFlow Serving does, with "
+        "a page to try them.",
+    )
+    sub.add_argument(
+        "path",
+        metavar="MODEL",
+        nargs="?",
+        help="folder of a model's versions, such as saved_models/NAME, whose "
+        "newest one is served; or one version",
+    )
+    sub.add_argument(
+        "--config",
+        metavar="FILE",
+        help="config file of TensorFlow Serving, for several models",
+    )
+    sub.add_argument(
+        "--engine",
+        choices=["local", "ray"],
+        help="what computes: processes of this machine, or replicas on a Ray "
+        "cluster (default: local)",
+    )
+    for field in options_of(ServeSettings):
+        _add_field(sub, ServeSettings, field, field.default)
 
     sub = command(
         "evaluate", "Score a SavedModel with sacreBLEU; print one line of JSON."

@@ -229,6 +229,39 @@ def _explain(model, path):
     )
 
 
+def serve(given: dict[str, Any]) -> None:
+    """Serves SavedModels until it is told to end."""
+    from keras_transformer.serve.model_config import (
+        config_of_path,
+        read_config_file,
+    )
+    from keras_transformer.serve.server import serve
+    from keras_transformer.serve.settings import ServeSettings
+
+    if ("path" in given) == ("config" in given):
+        raise ValueError(
+            "`serve` takes a model or a config file. Give either MODEL or "
+            "--config FILE."
+        )
+    if "config" in given:
+        path = given["config"]
+        read_config_file(path)  # errors are shown at once
+
+        def configs():
+            return read_config_file(path)
+    else:
+        config = config_of_path(given["path"])
+
+        def configs():
+            return [config]
+
+    names = {field.name for field in options_of(ServeSettings)}
+    settings = ServeSettings(
+        **{name: value for name, value in given.items() if name in names}
+    )
+    serve(configs, settings)
+
+
 def evaluate(given: dict[str, Any]) -> None:
     """Scores a SavedModel and stores the result."""
     from keras_transformer.data.corpus import read_lines
@@ -319,5 +352,6 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {
     "average": average,
     "export": export,
     "translate": translate,
+    "serve": serve,
     "evaluate": evaluate,
 }

@@ -15,6 +15,9 @@ from keras_transformer.cli.commands import COMMANDS
 EXTRAS = {
     "ctranslate2": "ctranslate2",
     "apache_beam": "beam",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "sentencex": "serve",
     "safetensors": "pretrained",
     "huggingface_hub": "pretrained",
     "yaml": "pretrained",

@@ -42,3 +42,30 @@ class ServingError(Exception):
         self.code = code
         self.http_status = http_status or HTTP_STATUS[code]
         self.retry_after = retry_after
+
+
+def no_servable(name: str, version: int | None) -> ServingError:
+    """Returns the error for a model or version that is not served."""
+    wanted = (
+        f"Latest({name})" if version is None else f"Specific({name}, {version})"
+    )
+    return ServingError(
+        "NOT_FOUND", f"Servable not found for request: {wanted}"
+    )
+
+
+def no_label(label: str) -> ServingError:
+    """Returns the error for a label that no version has."""
+    return ServingError(
+        "INVALID_ARGUMENT", f"Unrecognized servable version label: {label}"
+    )
+
+
+def no_status(name: str, version: int | None) -> ServingError:
+    """Returns the error for the status of an unknown model or version."""
+    message = (
+        f"Could not find any versions of model {name}"
+        if version is None
+        else f"Could not find version {version} of model {name}"
+    )
+    return ServingError("NOT_FOUND", message)

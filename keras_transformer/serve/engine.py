@@ -1,0 +1,88 @@
+"""Computes signatures in a process of this machine, which is kept alive."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from keras_transformer.serve.model_process import ModelProcess, ProcessEnded
+
+LONGEST_PAUSE = 30.0  # seconds between two attempts to start a process
+logger = logging.getLogger("keras_transformer.serve")
+
+
+class Engine(Protocol):
+    """Computes the signatures of one export.
+
+    Attributes:
+        slots: number of batches that are computed side by side.
+    """
+
+    slots: int
+
+    async def compute(
+        self, signature_name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Computes a batch.
+
+        Raises:
+            ServingError: if the computation fails.
+            ProcessEnded: if it ends without an answer, and may be repeated.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Ends what computes."""
+        ...
+
+
+class LocalEngine:
+    """An `Engine` with one process, started again whenever it ends.
+
+    Use `await LocalEngine.start(...)`.
+    """
+
+    def __init__(self, path, threads, process):
+        self.slots = threads
+        self._path = path
+        self._process = process
+        self._restarting = asyncio.Lock()
+
+    @classmethod
+    async def start(
+        cls, path: str | os.PathLike, threads: int
+    ) -> "LocalEngine":
+        """Starts the process and waits until it is ready.
+
+        Raises:
+            ValueError: if the export cannot be loaded.
+            ProcessEnded: if the process ends before it is ready.
+        """
+        return cls(path, threads, await ModelProcess.start(path, threads))
+
+    async def compute(self, signature_name, inputs):
+        async with self._restarting:
+            if self._process.ended.is_set():
+                await self._restart()
+        return await self._process.compute(signature_name, inputs)
+
+    async def stop(self):
+        await self._process.stop()
+
+    async def _restart(self):
+        """Starts the process again, until that succeeds."""
+        pause = 1.0
+        logger.warning(
+            "The process of %s has ended: it is started again.", self._path
+        )
+        while True:
+            try:
+                self._process = await ModelProcess.start(self._path, self.slots)
+                return
+            except (ValueError, ProcessEnded, OSError) as error:
+                logger.error("%s cannot be started: %s", self._path, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)

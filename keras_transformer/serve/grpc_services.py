@@ -1,0 +1,212 @@
+"""TensorFlow Serving's gRPC services, over `ServedModels`."""
+
+import contextlib
+import hmac
+import time
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.http_app import log_access
+from keras_transformer.serve.metrics import Metrics
+from keras_transformer.serve.models import Models
+from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.serve.signatures import check_inputs, check_outputs
+
+DEFAULT_SIGNATURE = "serving_default"
+
+
+class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
+    """`Predict` and `GetModelMetadata`; the others are unimplemented."""
+
+    def __init__(self, models: Models):
+        self._models = models
+
+    async def Predict(self, request, context):  # noqa: N802, the service's name
+        async with _answering_errors(context):
+            served = self._models.find(*_wanted(request.model_spec))
+            name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+            signature = served.signatures.get(name)
+            if signature is None:
+                raise ServingError(
+                    "FAILED_PRECONDITION",
+                    f'Serving signature key "{name}" not found.',
+                )
+            inputs = {
+                key: _array(value) for key, value in request.inputs.items()
+            }
+            inputs = check_inputs(signature, inputs)
+            names = check_outputs(signature, request.output_filter)
+            outputs = await served.predict(
+                name, inputs, context.time_remaining()
+            )
+            response = predict_pb2.PredictResponse()
+            _fill_spec(response.model_spec, served, name)
+            for key in names:
+                response.outputs[key].CopyFrom(tensor_proto(outputs[key]))
+            return response
+
+    async def GetModelMetadata(self, request, context):  # noqa: N802
+        async with _answering_errors(context):
+            if not request.metadata_field:
+                raise ServingError(
+                    "INVALID_ARGUMENT",
+                    "GetModelMetadataRequest must specify at least one "
+                    "metadata_field",
+                )
+            for field in request.metadata_field:
+                if field != "signature_def":
+                    raise ServingError(
+                        "INVALID_ARGUMENT",
+                        f"Metadata field {field} is not supported",
+                    )
+            served = self._models.find(*_wanted(request.model_spec))
+            response = get_model_metadata_pb2.GetModelMetadataResponse()
+            _fill_spec(response.model_spec, served)
+            signatures = get_model_metadata_pb2.SignatureDefMap()
+            for name, signature in served.signatures.items():
+                signatures.signature_def[name].CopyFrom(signature)
+            response.metadata["signature_def"].Pack(signatures)
+            return response
+
+
+class ModelService(model_service_pb2_grpc.ModelServiceServicer):
+    """`GetModelStatus`."""
+
+    def __init__(self, models: Models):
+        self._models = models
+
+    async def GetModelStatus(self, request, context):  # noqa: N802
+        async with _answering_errors(context):
+            response = get_model_status_pb2.GetModelStatusResponse()
+            for status in self._models.statuses(*_wanted(request.model_spec)):
+                message = response.model_version_status.add(
+                    version=status.version, state=status.state
+                )
+                message.status.error_code = code_number(status.error_code)
+                message.status.error_message = status.error_message
+            return response
+
+
+class Watcher(grpc.aio.ServerInterceptor):
+    """Checks the token, and counts and logs every call."""
+
+    def __init__(
+        self, settings: ServeSettings, metrics: Metrics, token: str | None
+    ):
+        self._settings = settings
+        self._metrics = metrics
+        self._token = token
+
+    async def intercept_service(self, continuation, details):
+        handler = await continuation(details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        async def answer(request, context):
+            start = time.monotonic()
+            try:
+                await self._check_token(context)
+                return await handler.unary_unary(request, context)
+            finally:
+                self._note(details.method, request, context, start)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, handler.request_deserializer, handler.response_serializer
+        )
+
+    async def _check_token(self, context):
+        if self._token is None:
+            return
+        metadata = dict(context.invocation_metadata() or ())
+        given = str(metadata.get("authorization", "")).encode()
+        if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "A bearer token is needed in the metadata `authorization`.",
+            )
+
+    def _note(self, method, request, context, start):
+        code = context.code()
+        name = code.name if isinstance(code, grpc.StatusCode) else "OK"
+        seconds = time.monotonic() - start
+        self._metrics.requests.labels("grpc", name).inc()
+        self._metrics.latency.labels("grpc").observe(seconds)
+        if self._settings.access_log:
+            log_access(
+                "grpc",
+                context.peer(),
+                method,
+                name,
+                request.ByteSize(),
+                seconds,
+            )
+
+
+@contextlib.asynccontextmanager
+async def _answering_errors(context):
+    """Answers with the code and the message of a `ServingError`."""
+    try:
+        yield
+    except ServingError as error:
+        if error.retry_after is not None:
+            context.set_trailing_metadata(
+                (("retry-after", str(error.retry_after)),)
+            )
+        await context.abort(getattr(grpc.StatusCode, error.code), f"{error}")
+    except (TypeError, ValueError) as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{error}")
+
+
+def _wanted(spec):
+    """Returns name, version and label of a `ModelSpec`."""
+    kind = spec.WhichOneof("version_choice")
+    return (
+        spec.name,
+        spec.version.value if kind == "version" else None,
+        spec.version_label if kind == "version_label" else None,
+    )
+
+
+def _fill_spec(spec, served, signature_name=""):
+    spec.name = served.name
+    spec.version.value = served.number
+    spec.signature_name = signature_name
+
+
+def code_number(name: str) -> int:
+    """Returns the number of a gRPC code."""
+    return getattr(grpc.StatusCode, name).value[0]
+
+
+def _array(proto):
+    """Returns the array of a `TensorProto`; strings as `bytes` objects."""
+    return np.asarray(tf.make_ndarray(proto))
+
+
+def tensor_proto(array: np.ndarray):
+    """Returns a `TensorProto` with its values in fields, as servers write it."""
+    dtype = tf.as_dtype(array.dtype if array.dtype != object else tf.string)
+    proto = tf.make_tensor_proto([], dtype)
+    proto = type(proto)(dtype=dtype.as_datatype_enum)
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
+    proto.tensor_shape.SetInParent()
+    field = {
+        "string": proto.string_val,
+        "float32": proto.float_val,
+        "float64": proto.double_val,
+        "int64": proto.int64_val,
+        "bool": proto.bool_val,
+    }.get(dtype.name, proto.int_val)
+    field.extend(array.ravel().tolist())
+    return proto

@@ -1,0 +1,253 @@
+"""The HTTP application: REST, the page, health and metrics, by ASGI.
+
+`rest.py` has TensorFlow Serving's protocol; this module has what surrounds it:
+limits, the token, clients that go away, the access log.
+"""
+
+import asyncio
+import hmac
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from keras_transformer.serve import rest, web_page
+from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.metrics import Metrics
+from keras_transformer.serve.models import Models
+from keras_transformer.serve.rest import Answer
+from keras_transformer.serve.rest_json import write_error
+from keras_transformer.serve.settings import ServeSettings
+
+JSON = [("Content-Type", "application/json")]
+TEXT = [("Content-Type", "text/plain; charset=utf-8")]
+METRICS = [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")]
+# These need no token: probes have none, and the page asks for it.
+PROBES = {"/healthz", "/readyz", "/metrics"}  # not in the access log
+OPEN_PATHS = {"/healthz", "/readyz", *web_page.FILES}
+# A client that sends a body more slowly is not waited for.
+SECONDS_TO_SEND = 30.0
+
+
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+class Application:
+    """An ASGI application that serves `Models`.
+
+    Args:
+        models: the models.
+        settings: limits and options.
+        metrics: what `/metrics` shows.
+        token: token that clients must send, or `None`.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        settings: ServeSettings,
+        metrics: Metrics,
+        token: str | None = None,
+    ):
+        self.models = models
+        self.settings = settings
+        self.metrics = metrics
+        self.token = token
+        self.is_stopping = False
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[dict]],
+        send: Callable[[dict], Awaitable[None]],
+    ) -> None:
+        if scope["type"] != "http":
+            raise ValueError(
+                f"Only HTTP is served. Received: {scope['type']!r}."
+            )
+        start = time.monotonic()
+        path = scope["raw_path"].decode("latin-1")
+        headers = {
+            key.decode("latin-1").lower(): value.decode("latin-1")
+            for key, value in scope["headers"]
+        }
+        size = 0
+        try:
+            self._check_token(path, headers)
+            body = await self._body(headers, receive)
+            size = len(body)
+            answer = await _unless_gone(
+                self._answer(scope["method"], path, headers, body), receive
+            )
+        except ClientGone:
+            self._note(scope, path, 499, start, size)
+            return
+        except ServingError as error:
+            answer = _error_answer(error)
+        except Exception as error:
+            self._note_failure(error)
+            answer = _error_answer(ServingError("INTERNAL", "Internal error."))
+        self._note(scope, path, answer.status, start, size)
+        await self._send(answer, headers, scope["method"], send)
+
+    async def _answer(self, method, path, headers, body) -> Answer:
+        """Returns the answer of the part of the server that a path names."""
+        name = path.partition("?")[0]
+        if name.lower().startswith("/v1/"):
+            if method == "OPTIONS":
+                return rest.answer_options(
+                    headers.get("origin"), self.settings.cors_origin
+                )
+            return await rest.answer(
+                method, path, body, self.models, self.settings.timeout
+            )
+        if name == "/healthz":
+            return Answer(200, TEXT, b"alive\n")
+        if name == "/readyz":
+            if self.models.are_ready and not self.is_stopping:
+                return Answer(200, TEXT, b"ready\n")
+            return Answer(503, TEXT, b"not ready\n")
+        if name == "/metrics":
+            return Answer(200, METRICS, self.metrics.text())
+        return await web_page.answer(method, name, body, self.models)
+
+    async def _body(self, headers, receive):
+        """Returns the body of a request, unless it is too large or slow."""
+        limit = self.settings.max_body
+        if int(headers.get("content-length") or 0) > limit:
+            raise _too_large(limit)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(SECONDS_TO_SEND):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise _too_large(limit)
+                    if not message.get("more_body"):
+                        return bytes(body)
+        except TimeoutError:
+            raise ServingError(
+                "DEADLINE_EXCEEDED",
+                "The request's body has not arrived in "
+                f"{SECONDS_TO_SEND:.0f} seconds.",
+                http_status=408,
+            ) from None
+
+    def _check_token(self, path, headers):
+        if self.token is None or path.partition("?")[0] in OPEN_PATHS:
+            return
+        given = headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
+            raise ServingError(
+                "UNAUTHENTICATED",
+                "A bearer token is needed in the header `Authorization`.",
+            )
+
+    async def _send(self, answer, headers, method, send):
+        fields = [*answer.headers, ("X-Content-Type-Options", "nosniff")]
+        if answer.status == 401:
+            fields.append(("WWW-Authenticate", "Bearer"))
+        if self.settings.cors_origin and "origin" in headers:
+            fields += [
+                ("Access-Control-Allow-Origin", self.settings.cors_origin),
+                ("Vary", "Origin"),
+            ]
+        fields.append(("Content-Length", str(len(answer.body))))
+        await send(
+            {
+                "type": "http.response.start",
+                "status": answer.status,
+                "headers": [
+                    (name.lower().encode(), value.encode("latin-1"))
+                    for name, value in fields
+                ],
+            }
+        )
+        body = b"" if method == "HEAD" else answer.body
+        await send({"type": "http.response.body", "body": body})
+
+    def _note(self, scope, path, status, start, size):
+        """Counts a request, and writes it to the access log."""
+        seconds = time.monotonic() - start
+        self.metrics.requests.labels("http", str(status)).inc()
+        self.metrics.latency.labels("http").observe(seconds)
+        if self.settings.access_log and path not in PROBES:
+            client = scope.get("client") or ("unknown", 0)
+            log_access(
+                "http",
+                client[0],
+                f"{scope['method']} {path}",
+                status,
+                size,
+                seconds,
+            )
+
+    @staticmethod
+    def _note_failure(error):
+        import logging
+
+        logging.getLogger("keras_transformer.serve").exception(
+            "A request failed: %s", error
+        )
+
+
+def log_access(
+    protocol: str,
+    client: str,
+    request: str,
+    status: int | str,
+    size: int,
+    seconds: float,
+) -> None:
+    """Writes a line of JSON about a request to standard output."""
+    line = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "protocol": protocol,
+        "client": client,
+        "request": request,
+        "status": status,
+        "bytes": size,
+        "seconds": round(seconds, 4),
+    }
+    print(json.dumps(line), file=sys.stdout, flush=True)
+
+
+async def _unless_gone(coroutine, receive):
+    """Returns the result of a coroutine, which ends if the client goes."""
+    working = asyncio.ensure_future(coroutine)
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait(
+            {working, leaving}, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _disconnected(receive):
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _too_large(limit):
+    return ServingError(
+        "INVALID_ARGUMENT",
+        f"The body of a request may have {limit:,} bytes. Send less at a time.",
+        http_status=413,
+    )
+
+
+def _error_answer(error: ServingError) -> Answer:
+    headers = list(JSON)
+    if error.retry_after is not None:
+        headers.append(("Retry-After", str(error.retry_after)))
+    return Answer(error.http_status, headers, write_error(f"{error}"))

@@ -1,0 +1,148 @@
+"""Which models and versions are served: from a path or from a config file."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """A model to serve.
+
+    Args:
+        name: name in requests.
+        base_path: folder of the model's versions.
+        latest: number of newest versions to serve, unless `versions` are given.
+            Defaults to 1; 0 serves all.
+        versions: numbers of the versions to serve. Defaults to none: `latest`.
+        labels: numbers of versions by label. Defaults to none.
+    """
+
+    name: str
+    base_path: pathlib.Path
+    latest: int = 1
+    versions: Sequence[int] = ()
+    labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def wanted(self, found: Sequence[int]) -> list[int]:
+        """Returns which of the versions found are to be served, newest first."""
+        found = sorted(found, reverse=True)
+        if self.versions:
+            return [number for number in found if number in self.versions]
+        return found[: self.latest] if self.latest else found
+
+
+def config_of_path(
+    path: str | os.PathLike, name: str | None = None
+) -> ModelConfig:
+    """Returns the config of a model's folder, or of one version's.
+
+    Args:
+        path: `NAME`, whose newest version is served, or `NAME/VERSION`.
+        name: name of the model. Defaults to that of the folder.
+
+    Raises:
+        ValueError: if there is no such export.
+    """
+    path = pathlib.Path(path).absolute()
+    versions: tuple[int, ...] = ()
+    if path.name.isdecimal() and (path / "saved_model.pb").is_file():
+        path, versions = path.parent, (int(path.name),)
+    if not versions_in(path):
+        raise ValueError(
+            f"No SavedModel in {str(path)!r}. Expected a folder that "
+            "`keras-transformer export` wrote, such as saved_models/NAME with "
+            "a folder for each version, or saved_models/NAME/1."
+        )
+    return ModelConfig(name or path.name, path, versions=versions)
+
+
+def read_config_file(path: str | os.PathLike) -> list[ModelConfig]:
+    """Reads a config file of TensorFlow Serving, a `ModelServerConfig` as text.
+
+    Example of a file:
+
+        model_config_list {
+          config {
+            name: "demo"
+            base_path: "/models/demo"
+            model_platform: "tensorflow"
+            model_version_policy { specific { versions: 1 versions: 2 } }
+            version_labels { key: "stable" value: 1 }
+          }
+        }
+
+    Raises:
+        ValueError: if the file is malformed, or a model has no name or an
+            unknown platform, or the name of another.
+    """
+    text = pathlib.Path(path).read_text("utf-8")
+    message = model_server_config_pb2.ModelServerConfig()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise ValueError(
+            f"{str(path)!r} is no config file of TensorFlow Serving: {error}."
+        ) from error
+    entries = message.model_config_list.config
+    if not entries:
+        raise ValueError(
+            f"A config file must list models in `model_config_list`. Received: "
+            f"{str(path)!r}, which lists none."
+        )
+    configs = [_config(entry, path) for entry in entries]
+    names = [config.name for config in configs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"Models of one config file must have different names. Received: "
+            f"{', '.join(twice)} more than once in {str(path)!r}."
+        )
+    return configs
+
+
+def versions_in(folder: pathlib.Path) -> list[int]:
+    """Returns the numbers of the version folders that hold a SavedModel."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        int(name)
+        for name in names
+        if name.isascii()
+        and name.isdecimal()
+        and str(int(name)) == name
+        and (folder / name / "saved_model.pb").is_file()
+    ]
+
+
+def _config(entry, path):
+    """Returns the `ModelConfig` of a message."""
+    for name, is_valid, expected in (
+        ("name", bool(entry.name), "must not be empty"),
+        ("base_path", bool(entry.base_path), "must not be empty"),
+        (
+            "model_platform",
+            entry.model_platform in ("", "tensorflow"),
+            'must be "tensorflow"',
+        ),
+    ):
+        if not is_valid:
+            raise ValueError(
+                f"`{name}` of a model {expected}. Received: "
+                f"{name}={getattr(entry, name)!r} in {str(path)!r}."
+            )
+    policy = entry.model_version_policy
+    kind = policy.WhichOneof("policy_choice")
+    latest = 0 if kind == "all" else max(policy.latest.num_versions, 1)
+    return ModelConfig(
+        entry.name,
+        pathlib.Path(path).parent.absolute() / entry.base_path,
+        latest,
+        tuple(policy.specific.versions),
+        dict(entry.version_labels),
+    )

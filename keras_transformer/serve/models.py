@@ -1,0 +1,219 @@
+"""All models of a server: loads new versions, and unloads old ones."""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import pathlib
+from collections.abc import Awaitable, Callable, Sequence
+
+from keras_transformer.serve.errors import (
+    no_label,
+    no_servable,
+    no_status,
+)
+from keras_transformer.serve.model_config import ModelConfig, versions_in
+from keras_transformer.serve.model_process import ProcessEnded
+from keras_transformer.serve.served import VersionStatus
+from keras_transformer.serve.version import Version
+
+logger = logging.getLogger("keras_transformer.serve")
+
+# A request may have found a version and not yet be waiting in it.
+SECONDS_BEFORE_UNLOADING = 1.0
+
+StartVersion = Callable[[str, pathlib.Path], Awaitable[Version]]
+
+
+@dataclasses.dataclass
+class _Entry:
+    """A version that is or was served.
+
+    Args:
+        status: its state.
+        files: what was in its folder when it was last tried.
+        served: the version, while it is available or being unloaded.
+    """
+
+    status: VersionStatus
+    files: frozenset
+    served: Version | None = None
+
+
+class Models:
+    """`ServedModels` that follow the folders of their versions.
+
+    Args:
+        read_configs: returns the models to serve; called before each look.
+        start_version: loads the version of a model in a folder.
+        poll_seconds: seconds between two looks for new versions.
+    """
+
+    def __init__(
+        self,
+        read_configs: Callable[[], Sequence[ModelConfig]],
+        start_version: StartVersion,
+        poll_seconds: float,
+    ):
+        self._read_configs = read_configs
+        self._start_version = start_version
+        self._poll_seconds = poll_seconds
+        self._configs: dict[str, ModelConfig] = {}
+        self._entries: dict[str, dict[int, _Entry]] = {}
+        self._unloading: set[asyncio.Task] = set()
+
+    def find(self, name, version=None, label=None):
+        if label is not None:
+            config = self._configs.get(name)
+            version = config.labels.get(label) if config else None
+            if version is None:
+                raise no_label(label)
+        available = self.available(name)
+        number = max(available, default=None) if version is None else version
+        if number not in available:
+            raise no_servable(name, version)
+        return self._entries[name][number].served
+
+    def statuses(self, name, version=None, label=None):
+        if label is not None:
+            version = self.find(name, label=label).number
+        found = [
+            status
+            for status in self._known(name)
+            if version in (None, status.version)
+        ]
+        if not found:
+            raise no_status(name, version)
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """Returns the names of the models."""
+        return sorted(self._configs)
+
+    def available(self, name: str) -> list[int]:
+        """Returns the versions of a model that answer, newest first."""
+        return [
+            status.version
+            for status in self._known(name)
+            if status.state == "AVAILABLE"
+        ]
+
+    def _known(self, name):
+        """Returns the states of a model's versions, newest first."""
+        entries = self._entries.get(name, {})
+        return [entries[number].status for number in sorted(entries)[::-1]]
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether each model has a version that answers requests."""
+        return bool(self._configs) and all(map(self.available, self._configs))
+
+    def require_ready(self) -> None:
+        """Raises a `ValueError` if a model has no version that answers."""
+        for name, config in self._configs.items():
+            if self.available(name):
+                continue
+            errors = [status.error_message for status in self._known(name)]
+            raise ValueError(
+                f"No version of model {name!r} in "
+                f"{str(config.base_path)!r} can be served. "
+                f"{' '.join(errors)}".strip()
+            )
+
+    async def watch(self) -> None:
+        """Looks for new versions, for ever."""
+        while True:
+            await asyncio.sleep(self._poll_seconds)
+            try:
+                await self.update()
+            except (OSError, ValueError) as error:
+                logger.error("%s", error)
+
+    async def update(self) -> None:
+        """Loads the versions that are to be served, then unloads others."""
+        self._configs = {config.name: config for config in self._read_configs()}
+        for config in self._configs.values():
+            await self._update_model(config)
+        for name in self._entries.keys() - self._configs.keys():
+            for number in self._entries[name]:
+                self._unload(name, number)
+
+    async def stop(self) -> None:
+        """Answers all requests that were accepted, and ends all versions."""
+        served = [
+            entry.served
+            for entries in self._entries.values()
+            for entry in entries.values()
+            if entry.served
+        ]
+        for task in self._unloading:
+            task.cancel()
+        await asyncio.gather(*(version.stop() for version in served))
+
+    async def _update_model(self, config):
+        entries = self._entries.setdefault(config.name, {})
+        wanted = config.wanted(versions_in(config.base_path))
+        for number in wanted:
+            path = config.base_path / str(number)
+            files = _files(path)
+            entry = entries.get(number)
+            is_new = entry is None or (
+                entry.status.state == "END" and entry.files != files
+            )
+            if is_new:
+                await self._load(config.name, path, files)
+        available = self.available(config.name)
+        # The versions in use stay until others take their place.
+        if not set(wanted) & set(available):
+            return
+        for number in set(available) - set(wanted):
+            self._unload(config.name, number)
+
+    async def _load(self, name, path, files):
+        number = int(path.name)
+        entry = _Entry(VersionStatus(number, "LOADING"), files)
+        self._entries[name][number] = entry
+        logger.info("Loading version %d of model %s.", number, name)
+        try:
+            entry.served = await self._start_version(name, path)
+        except (ValueError, OSError, ProcessEnded) as error:
+            entry.status = VersionStatus(number, "END", "UNKNOWN", f"{error}")
+            logger.warning(
+                "Version %d of model %s is not served: %s", number, name, error
+            )
+            return
+        entry.status = VersionStatus(number, "AVAILABLE")
+        logger.info("Serving version %d of model %s.", number, name)
+
+    def _unload(self, name, number):
+        """Has a version answer its requests and end, in the background."""
+        entry = self._entries[name][number]
+        if entry.status.state != "AVAILABLE":
+            return
+        entry.status = VersionStatus(number, "UNLOADING")
+
+        async def unload():
+            await asyncio.sleep(SECONDS_BEFORE_UNLOADING)
+            await entry.served.stop()
+            entry.served = None
+            # A version whose folder is put back is loaded again.
+            entry.status, entry.files = VersionStatus(number, "END"), None
+            logger.info("Version %d of model %s is unloaded.", number, name)
+
+        task = asyncio.create_task(unload())
+        self._unloading.add(task)
+        task.add_done_callback(self._unloading.discard)
+
+
+def _files(folder):
+    """Returns names, sizes and times of a folder's files, to see a change."""
+    found = set()
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                status = os.stat(os.path.join(root, name))
+            except FileNotFoundError:
+                continue
+            found.add((root, name, status.st_size, status.st_mtime_ns))
+    return frozenset(found)

@@ -1,0 +1,5 @@
+import json
+
+
+def write_error(m):
+    return json.dumps({"error": m}).encode()

@@ -1,0 +1,217 @@
+"""Starts the server: its models, HTTP and gRPC; start reading here."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+import grpc
+import uvicorn
+from tensorflow_serving.apis import (
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+
+from keras_transformer.serve.engine import LocalEngine
+from keras_transformer.serve.grpc_services import (
+    ModelService,
+    PredictionService,
+    Watcher,
+)
+from keras_transformer.serve.http_app import Application
+from keras_transformer.serve.metrics import Metrics
+from keras_transformer.serve.model_config import ModelConfig
+from keras_transformer.serve.models import Models
+from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.serve.version import Version
+
+START_ENGINE = LocalEngine.start
+KEEP_ALIVE = 75  # seconds, more than a load balancer's usual 60
+logger = logging.getLogger("keras_transformer.serve")
+
+
+def serve(
+    read_configs: Callable[[], Sequence[ModelConfig]],
+    settings: ServeSettings | None = None,
+    start_engine=START_ENGINE,
+) -> None:
+    """Serves models until SIGTERM or SIGINT, then finishes what it accepted.
+
+    Args:
+        read_configs: returns the models to serve. It is called before each
+            look for new versions.
+        settings: limits and options. Defaults to `ServeSettings()`.
+        start_engine: coroutine function of a folder and a number of threads
+            that returns an `Engine`. Defaults to a process of this machine.
+
+    Raises:
+        ValueError: if no model can be loaded.
+        OSError: if a port cannot be opened or a file cannot be read.
+    """
+    settings = settings or ServeSettings()
+    logging.basicConfig(
+        stream=sys.stderr, format="keras-transformer: %(message)s"
+    )
+    logger.setLevel(logging.INFO)
+    asyncio.run(_serve(read_configs, settings, start_engine))
+
+
+async def _serve(read_configs, settings, start_engine):
+    metrics = Metrics()
+    token = _token(settings.token_file)
+    threads = settings.threads or os.cpu_count() or 1
+
+    async def start_version(name, path):
+        engine = await start_engine(path, threads)
+        version = Version(name, path, engine, settings, metrics)
+        await version.warm_up()
+        return version
+
+    models = Models(read_configs, start_version, settings.poll_seconds)
+    application = Application(models, settings, metrics, token)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+
+    grpc_server, grpc_port = _grpc_server(models, settings, metrics, token)
+    await grpc_server.start()
+    http_server = _HttpServer(application, settings)
+    answering = asyncio.create_task(http_server.serve())
+    await http_server.until_started(answering)
+    loading = asyncio.create_task(models.update())
+    waiting = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait(
+            {loading, waiting}, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not stopping.is_set():
+            loading.result()
+            models.require_ready()
+            _greet(models, settings, http_server.port, grpc_port)
+            watching = asyncio.create_task(models.watch())
+            await waiting
+            logger.info(
+                "Stopping: the requests that were accepted are answered."
+            )
+            watching.cancel()
+    finally:
+        loading.cancel()
+        application.is_stopping = True
+        http_server.should_exit = True
+        await asyncio.gather(
+            grpc_server.stop(settings.timeout),
+            asyncio.wait({answering}),
+        )
+        await models.stop()
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn, which leaves the signals to `_serve`."""
+
+    def __init__(self, application, settings):
+        super().__init__(
+            uvicorn.Config(
+                application,
+                host=settings.host,
+                port=settings.port,
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                log_level="warning",
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=int(settings.timeout) + 1,
+                server_header=False,
+                ws="none",
+                ssl_certfile=settings.tls_certificate,
+                ssl_keyfile=settings.tls_key,
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self):
+        yield
+
+    async def until_started(self, answering):
+        """Waits until the port is open."""
+        while not self.started:
+            if answering.done():
+                error = answering.exception()
+                raise OSError(
+                    f"Port {self.config.port} of {self.config.host} cannot be "
+                    f"opened: {error or 'it is in use'}. Choose another with "
+                    "--port."
+                )
+            await asyncio.sleep(0.01)
+
+    @property
+    def port(self):
+        return self.servers[0].sockets[0].getsockname()[1]
+
+
+def _grpc_server(models, settings, metrics, token):
+    """Returns the gRPC server and its port."""
+    server = grpc.aio.server(
+        interceptors=[Watcher(settings, metrics, token)],
+        options=[
+            ("grpc.max_receive_message_length", settings.max_body),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+        PredictionService(models), server
+    )
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(
+        ModelService(models), server
+    )
+    address = f"{settings.host}:{settings.grpc_port}"
+    try:
+        if settings.tls_certificate is None:
+            port = server.add_insecure_port(address)
+        else:
+            key = pathlib.Path(settings.tls_key).read_bytes()
+            certificate = pathlib.Path(settings.tls_certificate).read_bytes()
+            credentials = grpc.ssl_server_credentials([(key, certificate)])
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise OSError(
+            f"Port {settings.grpc_port} of {settings.host} cannot be opened: "
+            f"{error}. Choose another with --grpc-port."
+        ) from error
+    return server, port
+
+
+def _token(path):
+    """Returns the token of a file, or `None` without a file."""
+    if path is None:
+        return None
+    token = pathlib.Path(path).read_text("utf-8").strip()
+    if not token:
+        raise ValueError(
+            "A token file must hold a token. Received: "
+            f"{path!r}, which is empty."
+        )
+    return token
+
+
+def _greet(models, settings, port, grpc_port):
+    """Says on standard error where the models are."""
+    scheme = "http" if settings.tls_certificate is None else "https"
+    served = ", ".join(
+        f"{name} (version {', '.join(map(str, models.available(name)))})"
+        for name in models.names
+    )
+    logger.info(
+        "Serving %s at %s://%s:%d/ and by gRPC at %s:%d. Stop with Ctrl-C.",
+        served,
+        scheme,
+        settings.host,
+        port,
+        settings.host,
+        grpc_port,
+    )

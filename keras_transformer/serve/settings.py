@@ -1,0 +1,124 @@
+"""Settings of the server.
+
+Importing this module imports neither Keras nor TensorFlow.
+"""
+
+import dataclasses
+
+from keras_transformer.config import option_field
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeSettings:
+    """Describes how models are served.
+
+    Example:
+
+    >>> ServeSettings(port=9000).host
+    '127.0.0.1'
+
+    Args:
+        host: address to listen at. Defaults to "127.0.0.1", this machine only.
+        port: port of HTTP; 0 chooses a free one. Defaults to 8501.
+        grpc_port: port of gRPC; 0 chooses a free one. Defaults to 8500.
+        threads: number of batches to compute side by side for each version.
+            Defaults to `None`, the number of cores.
+        max_batch_rows: maximum number of texts of a batch. Defaults to 64.
+        by_length: whether texts of similar length make a batch, and short ones
+            go first. Defaults to True.
+        max_queue_rows: number of texts that may wait for each version; further
+            requests are refused. Defaults to 2048.
+        max_request_rows: maximum number of texts of a request. Defaults to
+            10,000.
+        max_request_text: maximum length of the texts of a request, in bytes.
+            Defaults to 4,000,000.
+        max_body: maximum length of the body of a request, in bytes. Defaults
+            to 16,000,000.
+        timeout: seconds after which a request by REST fails. Defaults to 30.
+        poll_seconds: seconds between two looks for new versions. Defaults to 1.
+        cors_origin: origin whose pages may call the REST API, or "*". Defaults
+            to `None`: none may.
+        tls_certificate, tls_key: files in PEM, for HTTPS and secure gRPC.
+            Default to `None`.
+        token_file: file with a token that clients must send. Defaults to
+            `None`.
+        access_log: whether each request is logged to standard output, as a
+            line of JSON. Defaults to True.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    host: str = option_field(
+        "127.0.0.1", "address to listen at; 0.0.0.0 for all networks"
+    )
+    port: int = option_field(8501, "port of HTTP; 0 chooses a free one")
+    grpc_port: int = option_field(8500, "port of gRPC; 0 chooses a free one")
+    threads: int | None = option_field(
+        None, "batches to compute side by side (default: number of cores)"
+    )
+    max_batch_rows: int = option_field(64, "maximum number of texts of a batch")
+    by_length: bool = option_field(
+        True,
+        "make batches of texts as they arrive, not of similar length",
+        option="no-batching-by-length",
+    )
+    max_queue_rows: int = option_field(
+        2048, "number of texts that may wait; more are refused with 429"
+    )
+    max_request_rows: int = option_field(
+        10_000, "maximum number of texts of a request"
+    )
+    max_request_text: int = option_field(
+        4_000_000, "maximum length of the texts of a request, in bytes"
+    )
+    max_body: int = option_field(
+        16_000_000, "maximum length of a request's body, in bytes"
+    )
+    timeout: float = option_field(
+        30.0, "seconds after which a request by REST fails", metavar="SECONDS"
+    )
+    poll_seconds: float = option_field(
+        1.0, "seconds between two looks for new versions", metavar="SECONDS"
+    )
+    cors_origin: str | None = option_field(
+        None, "origin whose pages may call the REST API, or *", metavar="URL"
+    )
+    tls_certificate: str | None = option_field(
+        None, "certificate, in PEM, for HTTPS and secure gRPC", metavar="FILE"
+    )
+    tls_key: str | None = option_field(
+        None, "key of the certificate, in PEM", metavar="FILE"
+    )
+    token_file: str | None = option_field(
+        None, "file with a token that clients must send", metavar="FILE"
+    )
+    access_log: bool = option_field(
+        True, "do not log requests", option="no-access-log"
+    )
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("port", 0),
+            ("grpc_port", 0),
+            ("threads", 1),
+            ("max_batch_rows", 1),
+            ("max_queue_rows", 1),
+            ("max_request_rows", 1),
+            ("max_request_text", 1),
+            ("max_body", 1),
+            ("timeout", 0.001),
+            ("poll_seconds", 0.01),
+        ):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(
+                    f"`{name}` must be at least {least}. "
+                    f"Received: {name}={value}"
+                )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError(
+                "A certificate and its key belong together. Received: "
+                f"tls_certificate={self.tls_certificate}, "
+                f"tls_key={self.tls_key}. Give both or neither."
+            )

@@ -1,0 +1,259 @@
+"""One version of a model: its requests wait here, and become batches."""
+
+import asyncio
+import json
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.export.saved_model import METADATA
+from keras_transformer.serve.batching import (
+    Item,
+    RowQueue,
+    answer_batch,
+    inputs_of,
+)
+from keras_transformer.serve.engine import Engine
+from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.metrics import Metrics
+from keras_transformer.serve.model_process import ProcessEnded
+from keras_transformer.serve.settings import ServeSettings
+
+# The rows of these signatures may be computed with those of other requests.
+# Another signature may pad its rows to the longest, as `explain` does, so its
+# requests are computed alone.
+ROW_WISE = {"serving_default", "n_best", "score"}
+# A batch may be what ends a process: it is not repeated for ever.
+MOST_TRIES = 3
+
+
+class Version:
+    """A `ServedVersion` whose requests are computed by an `Engine`.
+
+    Args:
+        name: name of the model.
+        path: folder of the export, `NAME/VERSION`.
+        engine: computes batches.
+        settings: limits of requests, batches and the queue.
+        metrics: counts what is done.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: str | os.PathLike,
+        engine: Engine,
+        settings: ServeSettings,
+        metrics: Metrics,
+    ):
+        path = pathlib.Path(path)
+        self.name = name
+        self.number = int(path.name)
+        self.signatures = read_signatures(path)
+        self.metadata = json.loads((path / METADATA).read_text())
+        self._defaults = {
+            key: {
+                input_name: tf.make_ndarray(value)
+                for input_name, value in signature.defaults.items()
+            }
+            for key, signature in self.signatures.items()
+        }
+        self._engine = engine
+        self._settings = settings
+        self._metrics = metrics
+        self._queue = RowQueue(settings.max_batch_rows, settings.by_length)
+        self._arrived = asyncio.Event()
+        self._free = asyncio.Semaphore(engine.slots)
+        self._computing: set[asyncio.Task] = set()
+        self._dispatching = asyncio.create_task(self._dispatch())
+
+    async def predict(
+        self,
+        signature_name: str,
+        inputs: Mapping[str, np.ndarray],
+        timeout: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Computes a signature, see `ServedVersion.predict`."""
+        inputs = {**self._defaults[signature_name], **inputs}
+        items = _items(signature_name, inputs)
+        self._check(items)
+        self._queue.put(items)
+        self._arrived.set()
+        self._metrics.queued(self, self._queue.rows)
+        try:
+            async with asyncio.timeout(timeout):
+                parts = await asyncio.gather(*(item.answer for item in items))
+        except TimeoutError:
+            raise ServingError(
+                "DEADLINE_EXCEEDED", "Timed out waiting for the answer."
+            ) from None
+        finally:
+            for item in items:  # what nobody waits for is not computed
+                item.answer.cancel()
+        return _joined(parts)
+
+    async def warm_up(self) -> None:
+        """Computes `n_best` once, which exports have no request to warm up with.
+
+        Their requests are made in one go by servers that would refuse it.
+        """
+        if "n_best" in self.signatures:
+            text = {"text": np.array([b"a"], object)}
+            await self._engine.compute(
+                "n_best", {**self._defaults["n_best"], **text}
+            )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits or is computed."""
+        return not self._queue.rows and not self._computing
+
+    async def stop(self) -> None:
+        """Answers the requests that it has, and ends its engine."""
+        while not self.is_idle:
+            await asyncio.sleep(0.05)
+        self._dispatching.cancel()
+        await self._engine.stop()
+
+    def _check(self, items):
+        """Raises a `ServingError` for requests that are too large or many."""
+        rows = sum(item.rows for item in items)
+        length = sum(item.length * item.rows for item in items)
+        settings = self._settings
+        for name, value, limit in (
+            ("rows", rows, settings.max_request_rows),
+            ("bytes of text", length, settings.max_request_text),
+        ):
+            if value > limit:
+                raise ServingError(
+                    "INVALID_ARGUMENT",
+                    f"A request may have {limit:,} {name}. Received: "
+                    f"{value:,}. Send them in several requests.",
+                )
+        if (
+            self._queue.rows
+            and self._queue.rows + rows > settings.max_queue_rows
+        ):
+            raise ServingError(
+                "RESOURCE_EXHAUSTED",
+                f"The queue of model {self.name} is full: {self._queue.rows:,} "
+                "rows are waiting. Try again later.",
+                retry_after=1,
+            )
+
+    async def _dispatch(self):
+        """Makes batches, one whenever a thread of the engine is free."""
+        while True:
+            await self._free.acquire()
+            while not (batch := self._queue.take(self._engine.slots)):
+                self._arrived.clear()
+                await self._arrived.wait()
+            self._metrics.batch_begun(self, batch, self._queue.rows)
+            task = asyncio.create_task(self._compute(batch))
+            self._computing.add(task)
+            task.add_done_callback(self._computing.discard)
+
+    async def _compute(self, batch):
+        """Computes a batch, and answers its items or has them wait again."""
+        signature_name = batch[0].key[0]
+        for item in batch:
+            item.tries += 1
+        start = time.monotonic()
+        try:
+            outputs = await self._engine.compute(
+                signature_name, inputs_of(batch)
+            )
+            seconds = time.monotonic() - start
+            self._metrics.batch_ended(self, outputs, seconds)
+            answer_batch(batch, outputs)
+        except ProcessEnded:
+            self._repeat(batch)
+        except ServingError as error:
+            _fail(batch, error)
+        except Exception as error:
+            _fail(batch, ServingError("INTERNAL", f"{error}"))
+        finally:
+            self._free.release()
+
+    def _repeat(self, batch):
+        """Has the items of a batch wait again, if they have tries left."""
+        tired = [item for item in batch if item.tries >= MOST_TRIES]
+        _fail(
+            tired,
+            ServingError(
+                "INTERNAL",
+                f"The model's process has ended {MOST_TRIES} times while it "
+                "computed this request.",
+            ),
+        )
+        self._queue.put([item for item in batch if item.tries < MOST_TRIES])
+        self._arrived.set()
+
+
+def read_signatures(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the `SignatureDef` messages of a SavedModel, by name."""
+    data = (path / "saved_model.pb").read_bytes()
+    graphs = saved_model_pb2.SavedModel.FromString(data).meta_graphs
+    return {
+        name: signature
+        for name, signature in graphs[0].signature_def.items()
+        if not name.startswith("__")
+    }
+
+
+def _items(signature_name, inputs):
+    """Returns the items of a request: one a row, or one for all rows."""
+    future = asyncio.get_running_loop().create_future
+    batched = {name: value for name, value in inputs.items() if value.ndim}
+    scalars = {n: value for n, value in inputs.items() if not value.ndim}
+    counts = {len(value) for value in batched.values()}
+    count = max(counts, default=1)
+    is_row_wise = (
+        signature_name in ROW_WISE
+        and counts == {count}
+        and count > 0
+        and all(value.ndim == 1 for value in batched.values())
+    )
+    if not is_row_wise:
+        key = signature_name, object()  # equal to no other
+        length = max((_length(v) for v in batched.values()), default=0)
+        return [Item(key, inputs, max(count, 1), length, future())]
+    key = (
+        signature_name,
+        *((name, value.tobytes()) for name, value in sorted(scalars.items())),
+    )
+    items = []
+    for i in range(count):
+        row = {name: value[i : i + 1] for name, value in batched.items()}
+        length = sum(_length(value) for value in row.values())
+        items.append(Item(key, {**row, **scalars}, 1, length, future()))
+    return items
+
+
+def _length(value):
+    """Returns the length of the longest string of an array, in bytes."""
+    if value.dtype != object:
+        return 0
+    return max(map(len, value.flat), default=0)
+
+
+def _joined(parts):
+    """Returns the outputs of a request's parts, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: np.concatenate([part[name] for part in parts])
+        for name in parts[0]
+    }
+
+
+def _fail(items, error):
+    for item in items:
+        if not item.answer.done():
+            item.answer.set_exception(error)

@@ -1,0 +1,105 @@
+"""The page at `/`, and the two requests of its own that it makes.
+
+Its translations come from the REST API that all clients use.
+"""
+
+import asyncio
+import importlib.resources
+import json
+
+from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.models import Models
+from keras_transformer.serve.rest import Answer
+
+# Paths of the page, with file and type.
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+# Nothing is loaded from elsewhere, and no other page may frame it.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+JSON = [("Content-Type", "application/json")]
+
+
+async def answer(method: str, path: str, body: bytes, models: Models) -> Answer:
+    """Returns a file of the page, or the answer to one of its requests.
+
+    Raises:
+        ServingError: for an unknown path, another method or a malformed body.
+    """
+    if path in FILES and method in ("GET", "HEAD"):
+        name, kind = FILES[path]
+        file = importlib.resources.files("keras_transformer.serve") / "page"
+        headers = [
+            ("Content-Type", kind),
+            ("Content-Security-Policy", POLICY),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cache-Control", "no-cache"),
+        ]
+        return Answer(200, headers, (file / name).read_bytes())
+    if (method, path) == ("GET", "/api/models"):
+        return _json({"models": _models(models)})
+    if (method, path) == ("POST", "/api/split"):
+        return _json(await asyncio.to_thread(_split, body))
+    known = {*FILES, "/api/models", "/api/split"}
+    if path in known:
+        raise ServingError(
+            "UNIMPLEMENTED", f"No method {method} for {path}.", http_status=405
+        )
+    raise ServingError("NOT_FOUND", f"Nothing is served at {path}.")
+
+
+def _models(models):
+    """Describes the versions that answer requests."""
+    found = []
+    for name in models.names:
+        for status in models.available(name):
+            served = models.find(name, status)
+            fields = dict(
+                field.partition(":")[::2]
+                for field in served.metadata["signature"].split("|")
+            )
+            source, _, target = fields.get("languages", "").partition("-")
+            found.append(
+                {
+                    "name": name,
+                    "version": str(served.number),
+                    "signature": served.metadata["signature"],
+                    "source": source,
+                    "target": target,
+                    "max_length": served.metadata["max_length"],
+                    "max_pieces": served.metadata["max_pieces"],
+                    **{
+                        key: served.metadata["search"][key]
+                        for key in ("beam_size", "alpha", "max_beam_size")
+                    },
+                }
+            )
+    return found
+
+
+def _split(body):
+    """Splits a document into sentences and what is between them."""
+    from keras_transformer.inference.sentences import split_sentences
+
+    try:
+        request = json.loads(body)
+        text, language = request["text"], request["language"]
+        if not (isinstance(text, str) and isinstance(language, str)):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ServingError(
+            "INVALID_ARGUMENT",
+            'Expected a body such as {"text": "Yes. No.", "language": "en"}.',
+        ) from None
+    split = split_sentences(text, language)
+    return {"sentences": split.sentences, "separators": split.separators}
+
+
+def _json(value):
+    return Answer(200, JSON, json.dumps(value).encode())
