@@ -1,0 +1,234 @@
+"""Loads a server with requests of mixed lengths, and checks every answer.
+
+    python benchmarks/serving.py MODEL [--seconds 150]
+        [--concurrency 1 8 32 128] [--serve-options …]
+
+MODEL is an export such as saved_models/demo. Starts `keras-transformer serve`,
+sends requests of one text each, and prints a table: for each number of clients
+the requests a second, the p50 and p99 of short texts (under 60 bytes) and of
+long ones, how many answers were refused, and how much memory the server and its
+models hold. Each answer is compared with that of `keras-transformer translate`;
+in bfloat16 an answer may depend on the batch, so different ones are counted,
+and must resemble the expected one more than any other request's.
+
+The throughput is put beside that of `keras-transformer translate` on the same
+lines, before and after.
+"""
+
+import argparse
+import asyncio
+import collections
+import difflib
+import json
+import os
+import pathlib
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SHORT = 60  # bytes
+COMMAND = [sys.executable, "-m", "keras_transformer"]
+
+
+def texts(count):
+    """Sentences of the built-in corpus; each fourth text has several."""
+    from keras_transformer.data.builtin.dataset import pairs_of_split
+
+    sentences = [source for source, _ in pairs_of_split("test", 3 * count)]
+    random.seed(1)
+    made = []
+    for i in range(count):
+        length = 1 if i % 4 else random.randint(2, 6)
+        made.append(" ".join(sentences[3 * i : 3 * i + length]))
+    return list(dict.fromkeys(made))
+
+
+def translate(model, lines):
+    """Translates lines by the command; returns them and seconds for each pass.
+
+    The time of starting is taken out by translating the lines once and twice.
+    """
+    seconds, outputs = [], None
+    for times in (1, 3):
+        began = time.perf_counter()
+        result = subprocess.run(
+            [*COMMAND, "translate", str(model)],
+            input="".join(line + "\n" for line in lines * times),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        seconds.append(time.perf_counter() - began)
+        outputs = outputs or result.stdout.splitlines()
+    return outputs, (seconds[1] - seconds[0]) / 2
+
+
+class Server:
+    """`keras-transformer serve` in a process, at free ports."""
+
+    def __init__(self, model, options=()):
+        command = [*COMMAND, "serve", str(model), "--port", "0"]
+        command += ["--grpc-port", "0", "--no-access-log", *options]
+        # A file, since nobody would read a pipe.
+        self.log = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(command, stderr=self.log)
+        while "Stop with" not in (
+            log := pathlib.Path(self.log.name).read_text()
+        ):
+            if self.process.poll() is not None:
+                sys.exit(log)
+            time.sleep(0.1)
+        address = log.split("://")[1].split("/")[0]
+        self.host, port = address.rsplit(":", 1)
+        self.port = int(port)
+
+    def memory(self):
+        """Bytes of the server and of its children."""
+        total = 0
+        for process in (self.process.pid, *children(self.process.pid)):
+            fields = pathlib.Path(f"/proc/{process}/statm").read_text()
+            total += int(fields.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return total
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+
+
+def children(pid):
+    path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()]
+
+
+class Client:
+    """One connection that makes a request after the other."""
+
+    def __init__(self, server, name):
+        self.server, self.name = server, name
+        self.reader = self.writer = None
+
+    async def post(self, text):
+        """Returns status and answer."""
+        if self.writer is None:
+            self.reader, self.writer = await asyncio.open_connection(
+                self.server.host, self.server.port
+            )
+        body = json.dumps({"instances": [text]}).encode()
+        self.writer.write(
+            f"POST /v1/models/{self.name}:predict HTTP/1.1\r\nHost: x\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        fields = head.decode().split("\r\n")
+        (length,) = (
+            int(field.split(":")[1])
+            for field in fields
+            if field.lower().startswith("content-length:")
+        )
+        status = int(fields[0].split()[1])
+        return status, json.loads(await self.reader.readexactly(length))
+
+
+async def load(server, name, pairs, concurrency, seconds):
+    """Loads the server; returns latencies and counts."""
+    found = {"short": [], "long": [], "counts": collections.Counter()}
+    end = time.monotonic() + seconds
+    order = iter([])
+
+    def next_pair():
+        nonlocal order
+        pair = next(order, None)
+        if pair is None:
+            order = iter(random.sample(pairs, len(pairs)))
+            pair = next(order)
+        return pair
+
+    async def client():
+        connection = Client(server, name)
+        while time.monotonic() < end:
+            text, expected = next_pair()
+            began = time.monotonic()
+            status, answer = await connection.post(text)
+            took = time.monotonic() - began
+            found["counts"][status] += 1
+            if status not in (200, 429):
+                sys.exit(f"Status {status}: {answer}")
+            if status == 429:
+                await asyncio.sleep(0.1)
+                continue
+            (prediction,) = answer["predictions"]
+            if prediction["translation"] != expected:
+                found["counts"]["different"] += 1
+                check(prediction["translation"], expected, pairs)
+            kind = "short" if len(text.encode()) < SHORT else "long"
+            found[kind].append(took)
+
+    began = time.monotonic()
+    await asyncio.gather(*(client() for _ in range(concurrency)))
+    found["seconds"] = time.monotonic() - began
+    return found
+
+
+def check(answer, expected, pairs):
+    """Ends the program if an answer is that to another text."""
+
+    def likeness(text):
+        return difflib.SequenceMatcher(None, answer, text, False).ratio()
+
+    best = max(pairs, key=lambda pair: likeness(pair[1]))
+    if likeness(best[1]) > likeness(expected):
+        sys.exit(f"Wrong answer: {answer!r} for {expected!r}")
+
+
+def percentiles(values):
+    if len(values) < 2:
+        return "-", "-"
+    cuts = statistics.quantiles(values, n=100)
+    return f"{cuts[49]:.3f}", f"{cuts[98]:.3f}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("--seconds", type=float, default=150)
+    parser.add_argument(
+        "--concurrency", type=int, nargs="+", default=[1, 8, 32, 128]
+    )
+    parser.add_argument("--texts", type=int, default=2000)
+    parser.add_argument("--serve-options", nargs=argparse.REMAINDER, default=[])
+    given = parser.parse_args()
+    newest = max(given.model.glob("[0-9]*"), key=lambda path: int(path.name))
+    lines = texts(given.texts)
+    outputs, seconds = translate(newest, lines)
+    pairs = list(zip(lines, outputs, strict=True))
+    print(f"translate: {len(lines) / seconds:.1f} texts/s")
+    server = Server(given.model, given.serve_options)
+    print(
+        "clients  texts/s  refused  different  p50 short  p99 short  "
+        "p50 long  p99 long      MB"
+    )
+    for concurrency in given.concurrency:
+        found = asyncio.run(
+            load(server, given.model.name, pairs, concurrency, given.seconds)
+        )
+        counts = found["counts"]
+        short, long = percentiles(found["short"]), percentiles(found["long"])
+        print(
+            f"{concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
+            f"{counts[429]:7}  {counts['different']:9}  {short[0]:>9}  "
+            f"{short[1]:>9}  {long[0]:>8}  {long[1]:>8}  "
+            f"{server.memory() / 1e6:6.0f}",
+            flush=True,
+        )
+    server.stop()
+    outputs, seconds = translate(newest, lines)
+    print(f"translate: {len(lines) / seconds:.1f} texts/s")
+
+
+if __name__ == "__main__":
+    main()
