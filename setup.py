@@ -50,7 +50,7 @@ setup(
         "ctranslate2": ["ctranslate2>=4.5"],  # the export to that engine
         "beam": ["apache-beam>=2.77"],  # corpora past one machine
         "pretrained": PRETRAINED,  # the import of models of others
-        "serve": [*TEXT, *SERVE],  # the server; grpcio comes with its API
+        "serve": SERVE,  # the server; grpcio comes with `text`
         "dev": [
             *TEXT,
             *SERVE,
@@ -59,6 +59,7 @@ setup(
             "pytest-xdist",
             "hypothesis>=6",
             *PRETRAINED,
+            "sentencex",
             "ctranslate2>=4.5",
             "jax",  # the layers without TensorFlow are tested on it
             "ruff==0.17.5",

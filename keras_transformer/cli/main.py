@@ -17,10 +17,10 @@ EXTRAS = {
     "apache_beam": "beam",
     "uvicorn": "serve",
     "prometheus_client": "serve",
-    "sentencex": "serve",
     "safetensors": "pretrained",
     "huggingface_hub": "pretrained",
     "yaml": "pretrained",
+    "sentencex": "serve",
 }
 
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from keras_transformer.inference.search_settings import (
         SearchSettings as SearchSettings,
     )
+    from keras_transformer.inference.sentences import SplitText as SplitText
+    from keras_transformer.inference.sentences import (
+        split_sentences as split_sentences,
+    )
     from keras_transformer.inference.text_lines import (
         translate_lines as translate_lines,
     )
@@ -21,9 +25,11 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "SearchSettings": "search_settings",
+        "SplitText": "sentences",
         "Translator": "translator",
         "plot_attention": "attention_plot",
         "score": "evaluation",
+        "split_sentences": "sentences",
         "translate_lines": "text_lines",
     },
 )
