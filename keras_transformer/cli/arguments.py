@@ -157,6 +157,18 @@ def parser() -> argparse.ArgumentParser:
         )
     _add_runner(sub)
     sub.add_argument(
+        "--document",
+        action="store_true",
+        help="translate a document: split its lines into sentences, and keep "
+        "all white space between them",
+    )
+    sub.add_argument(
+        "--language",
+        metavar="CODE",
+        help="language of the document, such as en, with --document only "
+        "(default: the model's)",
+    )
+    sub.add_argument(
         "--explain",
         metavar="FILE.png",
         help="draw the attention of each head for a single line",

@@ -14,6 +14,7 @@ from typing import Any
 
 from keras_transformer.cli.arguments import BATCH_SIZE, options_of
 from keras_transformer.cli.standard_streams import (
+    Progress,
     chunks_of_lines,
     show,
     standard_input,
@@ -134,27 +135,36 @@ def export(given: dict[str, Any]) -> None:
 
 def translate(given: dict[str, Any]) -> None:
     """Translates standard input."""
+    from keras_transformer.inference import sentences
     from keras_transformer.inference.text_lines import translate_lines
 
     if "explain" in given:
-        _refuse(given, {"beam_size", "alpha", "batch_size"}, "--explain")
+        refused = {"beam_size", "alpha", "batch_size", "document", "language"}
+        _refuse(given, refused, "--explain")
         _explain(_exported(given["path"]), given["explain"])
         return
     if "runner" in given:
         _translate_on_beam(given)
         return
     _refuse(given, {"source", "target"}, "translate without --runner")
+    if "document" in given:
+        sentences.load_splitter()  # fails before the model is loaded, not after
+    else:
+        _refuse(given, {"language"}, "translate without --document")
     batch_size = given.get("batch_size", BATCH_SIZE)
     workers = _workers(batch_size)
     model = _exported(given["path"])
     function = _function(model, given)
-    shows_progress = sys.stderr.isatty() and not sys.stdout.isatty()
-    before = 0
+    if "document" in given:
+        from keras_transformer.cli.document import translate_document
 
-    def progress(done):
-        if shows_progress:
-            show(f"{before + done:,} lines")
-
+        language = given.get("language")
+        if language is None:
+            signature = model.metadata["signature"]
+            language = sentences.source_language(signature)
+        translate_document(function, language, batch_size, workers)
+        return
+    progress = Progress("lines")
     # Enough lines to sort by length, and few enough to bound the memory.
     for lines in chunks_of_lines(standard_input(), 4096):
         for line in translate_lines(
@@ -162,16 +172,16 @@ def translate(given: dict[str, Any]) -> None:
         ):
             write_line(line)
         sys.stdout.flush()
-        before += len(lines)
-    if shows_progress:
-        show(f"{before:,} lines", end="\n")
+        progress.begin_after(len(lines))
+    progress.end()
 
 
 def _translate_on_beam(given):
     """Translates a file by a pipeline of Apache Beam."""
     from keras_transformer.export.beam_translate import translate_file
 
-    _refuse(given, {"beam_size", "alpha", "batch_size"}, "--runner")
+    refused = {"beam_size", "alpha", "batch_size", "document", "language"}
+    _refuse(given, refused, "--runner")
     if not {"source", "target"} <= given.keys():
         raise ValueError(
             "`--runner` needs the files to read and to write. Give --source "

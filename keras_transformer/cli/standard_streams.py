@@ -9,7 +9,7 @@ from typing import cast
 
 
 def chunks_of_lines(
-    file: io.BufferedReader, size: int
+    file: io.BufferedReader, size: int, keep_ends: bool = False
 ) -> Iterator[list[bytes]]:
     """Yields the lines of a file in lists of up to `size`.
 
@@ -21,20 +21,25 @@ def chunks_of_lines(
     Args:
         file: a buffered file of bytes, which need not be UTF-8.
         size: maximum number of lines of a list.
+        keep_ends: whether line ends and a byte order mark are kept.
     """
     lines: list[bytes] = []
-    rest, at_start = b"", True
+    rest, at_start = b"", not keep_ends
+
+    def line_of(data, end=b""):
+        return data + end if keep_ends else data.removesuffix(b"\r")
+
     while data := file.read1(1 << 20):
         if at_start and len(rest + data) >= len(codecs.BOM_UTF8):
             data = (rest + data).removeprefix(codecs.BOM_UTF8)
             rest, at_start = b"", False
         *ended, rest = (rest + data).split(b"\n")
-        lines += [line.removesuffix(b"\r") for line in ended]
+        lines += [line_of(line, b"\n") for line in ended]
         while len(lines) >= size or (lines and not _is_ready(file)):
             yield lines[:size]
             del lines[:size]
     if rest:
-        lines.append(rest.removesuffix(b"\r"))
+        lines.append(line_of(rest))
     if lines:
         yield lines
 
@@ -71,3 +76,35 @@ def write_line(line: str) -> None:
 def show(text: str, end: str = "") -> None:
     """Shows text on standard error, in place of the text shown before."""
     print(f"\r{text}", end=end, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Shows on standard error how much of a stream is translated.
+
+    It shows nothing where nobody would see it, or where the translations
+    appear on the same terminal.
+
+    Args:
+        unit: noun for what is counted, such as "lines".
+    """
+
+    def __init__(self, unit: str):
+        self.unit = unit
+        self.before = 0
+        self.is_shown = sys.stderr.isatty() and not sys.stdout.isatty()
+
+    def __call__(self, done: int) -> None:
+        """Shows that `done` of the current part are translated."""
+        self._show(done)
+
+    def begin_after(self, size: int) -> None:
+        """Begins the next part, after one of `size`."""
+        self.before += size
+
+    def end(self) -> None:
+        """Shows the total and ends the line."""
+        self._show(0, end="\n")
+
+    def _show(self, done, end=""):
+        if self.is_shown:
+            show(f"{self.before + done:,} {self.unit}", end)

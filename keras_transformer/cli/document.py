@@ -1,0 +1,64 @@
+"""Translation of a document, sentence by sentence."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from keras_transformer.cli.standard_streams import (
+    Progress,
+    chunks_of_lines,
+    standard_input,
+)
+from keras_transformer.inference.sentences import split_sentences
+from keras_transformer.inference.text_lines import translate_lines
+
+# Enough sentences to sort by length, and few enough to bound the memory.
+LINES_AT_A_TIME = 1024
+
+
+def translate_document(
+    translate: Callable[[Any], dict[str, Any]],
+    language: str,
+    batch_size: int,
+    workers: int,
+) -> None:
+    """Translates standard input as a document.
+
+    All white space between sentences is kept. Bytes that are not UTF-8 become
+    U+FFFD. A warning on standard error says how many sentences were too long
+    for the model.
+
+    Args:
+        translate: function of strings that returns a dictionary with
+            `translation`, and with `truncated` if it cuts long strings.
+        language: language of the document, see `split_sentences`.
+        batch_size: number of sentences to translate at a time.
+        workers: number of threads that call `translate`.
+    """
+    progress = Progress("sentences")
+    truncated: list[int] = []
+
+    def translate_and_count(text):
+        found = translate(text)
+        if "truncated" in found:
+            truncated.append(int(found["truncated"].numpy().sum()))
+        return found
+
+    for lines in chunks_of_lines(
+        standard_input(), LINES_AT_A_TIME, keep_ends=True
+    ):
+        text = b"".join(lines).decode(errors="replace")
+        split = split_sentences(text, language)
+        translations = translate_lines(
+            translate_and_count, split.sentences, batch_size, progress, workers
+        )
+        sys.stdout.buffer.write(split.joined(translations).encode())
+        sys.stdout.flush()
+        progress.begin_after(len(split.sentences))
+    progress.end()
+    if sum(truncated):
+        print(
+            f"keras-transformer: warning: {sum(truncated):,} sentences were "
+            "too long for the model. Their ends are not translated.",
+            file=sys.stderr,
+        )
