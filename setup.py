@@ -68,6 +68,7 @@ setup(
         ],
         "docs": [
             *TEXT,
+            "sentencex",
             "ctranslate2>=4.5",
             "sphinx",
             "myst-nb",

@@ -160,6 +160,26 @@ def test_a_splitter_that_changes_text_is_not_followed(monkeypatch, changed):
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_survived"),
+    [("PanicException", True), ("KeyboardInterrupt", False)],
+)
+def test_a_panic_of_the_splitter_leaves_the_line_whole(
+    monkeypatch, name, is_survived
+):
+    error = type(name, (BaseException,), {})
+
+    def segment(language, text):
+        raise error
+
+    monkeypatch.setattr(sentences, "load_splitter", lambda: segment)
+    if is_survived:
+        assert split_sentences("One. Two.\n", "en").sentences == ["One. Two."]
+    else:
+        with pytest.raises(error):
+            split_sentences("One. Two.\n", "en")
+
+
 def test_chinese_becomes_a_script_with_spaces():
     split = split_sentences("你好。我很好。\n", "zh")
     assert split.joined(["Hello.", "I am fine."]) == "Hello. I am fine.\n"

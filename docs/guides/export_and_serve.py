@@ -38,6 +38,7 @@ from keras_transformer.inference import (
     SearchSettings,
     Translator,
     plot_attention,
+    split_sentences,
     translate_lines,
 )
 from keras_transformer.training import Recipe, load_model, start_run, train
@@ -148,6 +149,42 @@ translator = Translator(
 assert translate_lines(translator.translate, lines) == [
     translation.decode() for translation in answers["translation"].numpy()
 ]
+
+# %% [markdown]
+# ## Documents
+#
+# Models are trained on sentences. `translate --document` takes text of many
+# sentences: it splits each line into sentences, translates them, and puts the
+# translations together again. All white space and blank lines are kept.
+#
+# ```
+# keras-transformer translate saved_models/NAME/1 --document < page > seite
+# ```
+#
+# It needs [sentencex](https://github.com/wikimedia/sentencex), which
+# `pip install '.[text,serve]'` brings. The rules are those of the model's
+# source language; `--language` names another.
+#
+# - A line end always ends a sentence, and a paragraph is one line. If lines are
+#   wrapped inside of paragraphs, join them first: half sentences are translated
+#   badly.
+# - Marks of lists, headings and quotations, such as `- ` and `## `, are kept as
+#   they are, and so is a line without a letter or digit.
+# - A sentence of more than 1,000 characters is cut behind a comma, a semicolon
+#   or a word, so that the model reads all of it. If a sentence is still too
+#   long for the model, a warning says so.
+# - Bytes that are not UTF-8 become U+FFFD.
+#
+# In Python:
+
+# %%
+page = """Room 7 is on the third floor.  The old jacket costs €49.
+
+- Please call me on Thursday.
+"""
+split = split_sentences(page, "en")
+print(split.joined(translate_lines(translator.translate, split.sentences)))
+assert split.joined(split.sentences) == page
 
 # %% [markdown]
 # ## Signatures
