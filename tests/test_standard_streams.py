@@ -50,6 +50,15 @@ def test_line_ends_and_a_first_byte_order_mark_are_removed(data, expected):
     assert [line for chunk in found for line in chunk] == expected
 
 
+@pytest.mark.parametrize(
+    "data", [b"\xef\xbb\xbfa\r\n\n\nb", b"\xef\xbb\xbf", b"\n", b"", b"a\r"]
+)
+def test_line_ends_and_a_byte_order_mark_can_be_kept(data):
+    chunks = list(chunks_of_lines(io.BytesIO(data), 2, keep_ends=True))
+    assert b"".join(line for lines in chunks for line in lines) == data
+    assert all(len(lines) <= 2 for lines in chunks)
+
+
 def test_output_is_utf8_in_any_locale(monkeypatch):
     output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", output)

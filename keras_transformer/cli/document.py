@@ -58,7 +58,8 @@ def translate_document(
     progress.end()
     if sum(truncated):
         print(
-            f"keras-transformer: warning: {sum(truncated):,} sentences were "
-            "too long for the model. Their ends are not translated.",
+            "keras-transformer: warning: sentences that were too long for the "
+            "model, so that their ends are not translated: "
+            f"{sum(truncated):,}",
             file=sys.stderr,
         )
