@@ -59,7 +59,6 @@ setup(
             "pytest-xdist",
             "hypothesis>=6",
             *PRETRAINED,
-            "sentencex",
             "ctranslate2>=4.5",
             "jax",  # the layers without TensorFlow are tested on it
             "ruff==0.17.5",
@@ -68,7 +67,7 @@ setup(
         ],
         "docs": [
             *TEXT,
-            "sentencex",
+            *SERVE,
             "ctranslate2>=4.5",
             "sphinx",
             "myst-nb",
