@@ -1,5 +1,0 @@
-import json
-
-
-def write_error(m):
-    return json.dumps({"error": m}).encode()
