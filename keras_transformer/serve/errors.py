@@ -44,28 +44,36 @@ class ServingError(Exception):
         self.retry_after = retry_after
 
 
-def no_servable(name: str, version: int | None) -> ServingError:
-    """Returns the error for a model or version that is not served."""
-    wanted = (
-        f"Latest({name})" if version is None else f"Specific({name}, {version})"
-    )
+def no_servable(name: str, version: int | None = None) -> ServingError:
+    """Returns the error of a request for a model that is not served.
+
+    Args:
+        name: name of the model that was asked for.
+        version: number that was asked for. Defaults to `None`, the newest.
+    """
+    wanted = f"Latest({name})"
+    if version is not None:
+        wanted = f"Specific({name}, {version})"
     return ServingError(
         "NOT_FOUND", f"Servable not found for request: {wanted}"
     )
 
 
 def no_label(label: str) -> ServingError:
-    """Returns the error for a label that no version has."""
+    """Returns the error of a request for a label that no version has."""
     return ServingError(
         "INVALID_ARGUMENT", f"Unrecognized servable version label: {label}"
     )
 
 
-def no_status(name: str, version: int | None) -> ServingError:
-    """Returns the error for the status of an unknown model or version."""
-    message = (
-        f"Could not find any versions of model {name}"
-        if version is None
-        else f"Could not find version {version} of model {name}"
+def no_status(name: str, version: int | None = None) -> ServingError:
+    """Returns the error of a status request for an unknown model or version.
+
+    Args:
+        name: name of the model that was asked for.
+        version: number that was asked for. Defaults to `None`, all versions.
+    """
+    wanted = "any versions" if version is None else f"version {version}"
+    return ServingError(
+        "NOT_FOUND", f"Could not find {wanted} of model {name}"
     )
-    return ServingError("NOT_FOUND", message)
