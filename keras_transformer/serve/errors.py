@@ -74,6 +74,4 @@ def no_status(name: str, version: int | None = None) -> ServingError:
         version: number that was asked for. Defaults to `None`, all versions.
     """
     wanted = "any versions" if version is None else f"version {version}"
-    return ServingError(
-        "NOT_FOUND", f"Could not find {wanted} of model {name}"
-    )
+    return ServingError("NOT_FOUND", f"Could not find {wanted} of model {name}")

@@ -1,7 +1,8 @@
 """Reads JSON as RapidJSON 1.1.0 does, which TensorFlow Serving reads with.
 
 An object is a `Members`, an array a `list`. Strings may hold bytes that are no
-UTF-8, as Python's `surrogateescape` has them. Numbers beyond 64 bits are floats.
+UTF-8, as Python's `surrogateescape` has them. Integers beyond 64 bits are
+floats.
 
 It is the standard `json` module, and its errors are put in RapidJSON's words.
 These documents are not treated as RapidJSON does:
@@ -11,7 +12,7 @@ These documents are not treated as RapidJSON does:
 - A low surrogate alone, as in `"\\udc80"`, is refused as a high one is.
 - Nesting has a limit, about 1,000 levels. TensorFlow Serving crashes instead.
 - If a document has several errors, a wrong surrogate is told last.
-- Floats are the nearest ones; RapidJSON's may be one unit off in the last place.
+- Floats are the nearest ones; RapidJSON's may differ in the last digit.
 """
 
 import json
@@ -36,7 +37,6 @@ NO_EXPONENT = "Miss exponent in number."
 
 _WORDS = ("null", "true", "false", "NaN", "Infinity")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_SPACE = re.compile(r"[ \t\n\r]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -59,7 +59,7 @@ class Members(tuple):
         return any(key == name for key, _ in self)
 
 
-class _TooBig(ValueError):
+class _TooBigError(ValueError):
     """A number is too big for a double."""
 
 
@@ -83,7 +83,7 @@ def parse(body: bytes) -> Any:
         value, end = _decode(text)
     except json.JSONDecodeError as error:
         problem, place = _in_rapidjsons_words(text, error)
-    except _TooBig as error:
+    except _TooBigError as error:
         # The first place that has these digits, which is nearly always it.
         problem, place = TOO_BIG, text.find(str(error))
     else:
@@ -103,7 +103,11 @@ def _decode(text):
     decoder = json.JSONDecoder(
         object_pairs_hook=Members, parse_int=_integer, parse_float=_decimal
     )
-    return decoder.raw_decode(text, _SPACE.match(text).end())
+    return decoder.raw_decode(text, _after_space(text))
+
+
+def _after_space(text, at=0):
+    return len(text) - len(text[at:].lstrip(" \t\n\r"))
 
 
 def _integer(digits):
@@ -118,7 +122,7 @@ def _integer(digits):
 def _decimal(digits):
     value = float(digits)
     if value in (float("inf"), float("-inf")):
-        raise _TooBig(digits)
+        raise _TooBigError(digits)
     return value
 
 
@@ -135,7 +139,7 @@ def _in_rapidjsons_words(text, error):
     """Returns RapidJSON's text and place of an error of Python's."""
     at, message = error.pos, error.msg
     if message.startswith("Illegal trailing comma"):  # Python 3.13
-        at = _SPACE.match(text, at + 1).end()
+        at = _after_space(text, at + 1)
         name = "object" in message
         return (NO_NAME if name else INVALID_VALUE), at
     if message.startswith("Expecting property name"):
@@ -151,7 +155,7 @@ def _in_rapidjsons_words(text, error):
 
 def _no_value(text, at):
     """Explains a place where no value begins."""
-    is_first = _SPACE.match(text).end() == at
+    is_first = _after_space(text) == at
     if is_first and text[at : at + 1] in ("", ",", ":", "}", "]"):
         return EMPTY, at
     # RapidJSON has passed over a sign, and the letters that are right.

@@ -187,13 +187,14 @@ def _write_all(values, depth, parts):
 
 def _double(value):
     """Returns a finite float as RapidJSON writes it: the shortest digits."""
-    sign, digits, exponent = decimal.Decimal(repr(value)).normalize().as_tuple()
-    text = "".join(map(str, digits))
-    minus = "-" if sign else ""
+    number = decimal.Decimal(repr(value)).normalize().as_tuple()
+    text = "".join(map(str, number.digits))
+    exponent = int(number.exponent)
+    minus = "-" if number.sign else ""
     point = len(text) + exponent
     if text == "0":
         return minus + "0.0"
-    if 0 <= exponent and point <= 21:
+    if exponent >= 0 and point <= 21:
         return f"{minus}{text}{'0' * exponent}.0"
     if 0 < point <= 21:
         return f"{minus}{text[:point]}.{text[point:]}"

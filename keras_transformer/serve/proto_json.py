@@ -18,7 +18,9 @@ from tensorflow_serving.apis import (
 
 from keras_transformer.serve.served import VersionStatus
 
-_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>\x7f"}
+_ESCAPES = {
+    ord(character): f"\\u{ord(character):04x}" for character in "<>\x7f"
+}
 
 
 def write_status(statuses: Sequence[VersionStatus]) -> bytes:
@@ -97,5 +99,7 @@ def _field_in_order(value, descriptor):
         return value
     if descriptor.GetOptions().map_entry:
         inner = descriptor.fields_by_name["value"].message_type
-        return {key: _field_in_order(value[key], inner) for key in sorted(value)}
+        return {
+            key: _field_in_order(value[key], inner) for key in sorted(value)
+        }
     return _in_order(value, descriptor)
