@@ -152,7 +152,9 @@ WRONG_DTYPES = [
      EXACT.format("18446744073709551615", "float")),
     ("float32", '"x"', OF.format('"x"', "String", "float")),
     ("float32", "false", OF.format("false", "False", "float")),
-    ("float32", '{"a": NaN}', OF.format('{\n    "a": ', "Object", "float")),
+    # RapidJSON does not write NaN, and stops.
+    ("float32", '{"x": {"a": NaN}}',
+     OF.format('{\n    "a": ', "Object", "float")),
     ("float64", "9007199254740993", EXACT.format("9007199254740993", "double")),
     ("int32", "1.0", OF.format("1.0", "Number", "int32")),
     ("int32", "0.1", OF.format("0.1", "Number", "int32")),
@@ -164,8 +166,7 @@ WRONG_DTYPES = [
      OF.format("9223372036854775808", "Number", "int64")),
     ("uint32", "-1", OF.format("-1", "Number", "uint32")),
     ("uint64", "18446744073709551616",
-     OF.format("1.84467e+19", "Number", "uint64")
-     .replace("1.84467e+19", "1.84467441e+19")),
+     OF.format("1.84467441e+19", "Number", "uint64")),
     ("bool", "1", OF.format("1", "Number", "bool")),
     ("int64", '{"b64": "YQ=="}',
      OF.format('{\n    "b64": "YQ=="\n}', "Object", "int64")),
@@ -252,17 +253,19 @@ ANSWER_ERRORS = [
            model="types")
     for name, text in [
         ("scalar", "Tensor name: y has no shape information "),
-        ("uneven", "Tensor name: z has inconsistent batch size: 3 expecting: 2"),
+        ("uneven",
+         "Tensor name: z has inconsistent batch size: 3 expecting: 2"),
         ("no_outputs", "Cannot convert empty tensor map to JSON"),
     ]
 ]  # fmt: skip
 # These shapes are refused in our words; TensorFlow's operations would fail.
 SHAPES = [
-    failed("ours", '{"inputs": "x"}', "Input text has shape []. Expected shape: "
-           "[-1], where -1 is any size."),
+    failed("ours", '{"inputs": "x"}', "Input text has shape []. Expected "
+           "shape: [-1], where -1 is any size."),
     failed("ours", '{"instances": [["x", "y"]]}', "Input text has shape [1,2]. "
            "Expected shape: [-1], where -1 is any size."),
-    failed("ours", '{"signature_name": "two_columns", "instances": [[1, 2, 3]]}',
+    failed("ours",
+           '{"signature_name": "two_columns", "instances": [[1, 2, 3]]}',
            "Input x has shape [1,3]. Expected shape: [-1,2], where -1 is any "
            "size.", model="types"),
 ]  # fmt: skip
@@ -286,8 +289,9 @@ SERVED = [
      rb"        \]\n    \}"),
     ('"signature_name": "n_best", "inputs": {"text": ["x"], ' + N_BEST + "}",
      rb'"outputs": \{\n        "score": \[\n            \[\n(                '
-     + FLOAT + rb',?\n){2}            \]\n        \],\n        "translation": \['
-     rb"\n            \[\n(                " + STRINGS + rb",?\n){2}"
+     + FLOAT + rb',?\n){2}            \]\n        \],\n'
+     rb'        "translation": \[\n            \[\n(                '
+     + STRINGS + rb",?\n){2}"
      rb'            \]\n        \],\n        "truncated": \[\n'
      rb"            false\n        \]\n    \}"),
     ('"signature_name": "score", "instances": [{"text": "x", "translation": '
@@ -315,7 +319,8 @@ SERVED_ROWS += [
 ]  # fmt: skip
 NOT_UTF8 = [
     Row(JSON, "POST /v1/models/types:predict",
-        b'{"signature_name": "string", "instances": ["\xff\xc3", "\xed\xa0\x80"]}',
+        b'{"signature_name": "string", "instances": ["\xff\xc3", '
+        b'"\xed\xa0\x80"]}',
         200, b'{\n    "predictions": ["\xff\xc3", "\xed\xa0\x80"\n    ]\n}'),
     Row(JSON, "POST /v1/models/types:predict",
         b'{"signature_name": "int32", "inputs": "\xff"}', 400,

@@ -106,9 +106,11 @@ PATHS = [
     Row(UTIL, "GET /v1/models/foo/versions/9223372036854775808", b"", 400, b"",
         True),
     Row(STATUS, "GET /v1/models/demo/versions/9223372036854775807", b"", 404,
-        error("Could not find version 9223372036854775807 of model demo"), True),
+        error("Could not find version 9223372036854775807 of model demo"),
+        True),
     Row(SERVER, "OPTIONS /v1/models/demo:predict", b"", 400, b"", True),
-    Row(SERVER, "OPTIONS /v1/models/demo:predict", b"", 400, b"", True, "null"),
+    Row(SERVER, "OPTIONS /v1/models/demo:predict", b"", 400, b"", True,
+        "null"),
     Row(SERVER, "OPTIONS /v1/models/demo:predict", b"", 200, b"", True,
         "https://example.com"),
     Row(SERVER, "OPTIONS /v1/x", b"", 200, b"", True, "http://example.com"),
@@ -289,10 +291,11 @@ EXAMPLES = [
      "JSON Value: {} When method is classify, key 'examples' is expected and "
      "was not found"),
     (JSON, "demo:classify", '{"examples": 1}',
-     'JSON Value: {\n    "examples": 1\n} Expecting \'examples\' value to be an '
-     "list/array"),
+     'JSON Value: {\n    "examples": 1\n} Expecting \'examples\' '
+     "value to be an list/array"),
     (JSON, "demo:classify", '{"examples": []}',
-     'JSON Value: {\n    "examples": []\n} \'examples\' value is an empty array'),
+     'JSON Value: {\n    "examples": []\n} \'examples\' value is '
+     "an empty array"),
     (JSON, "demo:classify", '{"signature_name": ["x"], "examples": [{}]}',
      'JSON Value: {\n    "signature_name": [\n        "x"\n    ],\n'
      '    "examples": [\n        {}\n    ]\n} not formatted correctly. '

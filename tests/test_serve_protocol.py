@@ -1,6 +1,7 @@
 """The REST API answers byte for byte as TensorFlow Serving does."""
 
 import asyncio
+import contextlib
 import json
 import re
 
@@ -13,6 +14,7 @@ from serve_fakes import DEMO, TYPES, Models, signature
 from serve_predict_requests import PREDICT_ROWS
 from serve_requests import ROWS
 
+from keras_transformer.serve import tensors
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.rest import answer
 from keras_transformer.serve.rest_answers import write_predictions
@@ -155,8 +157,7 @@ DOCUMENTS = some.builds(
 )
 PIECES = some.lists(
     some.sampled_from(
-        [b"{", b"}", b"[", b"]", b":", b",", b'"', b'"instances":', b"\\", b"u"]
-        + [b"1", b".", b"e", b"-", b"NaN", b"nu", b"\\ud800", b" ", b"\xff"]
+        b'{ } [ ] : , " "instances": \\ u 1 . e - NaN nu \\ud800 \xff'.split()
     ),
     max_size=12,
 ).map(b"".join)
@@ -172,17 +173,13 @@ def test_any_body_is_read_or_refused(body, dtype):
         lambda b: read_predict_request(b, infos_of(dtype)),
         read_examples,
     ):
-        try:
+        with contextlib.suppress(ServingError):
             reader(body)
-        except ServingError as error:
-            assert error.http_status in (400, 501)
 
 
 @EXAMPLES
 @hypothesis.given(JSON, some.sampled_from(["float32", "int8", "string"]))
 def test_arrays_made_at_once_are_those_made_one_by_one(value, dtype):
-    from keras_transformer.serve import tensors
-
     number = TYPES[dtype].inputs["x"].dtype
     shape = tensors.shape_of(value)
     try:
@@ -214,8 +211,8 @@ def test_inputs_are_checked_in_tensorflow_servings_words():
     with pytest.raises(ServingError) as error:
         check_inputs(DEMO["explain"], {"y": text_array(b"x")})
     assert str(error.value) == (
-        "input tensor alias not found in signature: y. Inputs expected to be in "
-        "the set {text}."
+        "input tensor alias not found in signature: y. Inputs expected to be "
+        "in the set {text}."
     )
     wrong = {"text": text_array(b"x"), "beam_size": np.array(True)}
     with pytest.raises(ServingError) as error:
@@ -231,8 +228,8 @@ def test_outputs_are_chosen_in_tensorflow_servings_words():
     with pytest.raises(ServingError) as error:
         choose_outputs(score, ["x"])
     assert str(error.value) == (
-        "output tensor alias not found in signature: x Outputs expected to be in "
-        "the set {pieces,score,truncated}."
+        "output tensor alias not found in signature: x Outputs expected to be "
+        "in the set {pieces,score,truncated}."
     )
     with pytest.raises(
         ServingError, match="duplicate output tensor alias: score"

@@ -6,7 +6,7 @@ not, they are read one by one, so that the error is TensorFlow Serving's.
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -238,7 +238,9 @@ def _wrong_type(value, dtype):
     )
 
 
-def collect(value: Any, shape: Sequence[int], dtype: int, level: int = 0):
+def collect(
+    value: Any, shape: Sequence[int], dtype: int, level: int = 0
+) -> Iterator[Any]:
     """Yields the elements of nested lists, and checks lists on the way.
 
     Args:
