@@ -41,7 +41,7 @@ MAY_IMPORT = {
         "training",
     },
     "pretrained": {*BELOW, *MODEL, "data", "inference", "training"},
-    "serve": {*BELOW, "export"},
+    "serve": {*BELOW, "export", "inference"},
     "cli": {
         *BELOW,
         *MODEL,
@@ -51,7 +51,6 @@ MAY_IMPORT = {
         "training",
         "export",
         "pretrained",
-        "serve",
     },
     "__main__": {"cli"},
     "__init__": {*MODEL, "cli", "moved"},

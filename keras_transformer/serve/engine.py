@@ -8,7 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from keras_transformer.serve.model_process import ModelProcess, ProcessEnded
+from keras_transformer.serve.model_process import (
+    ModelProcess,
+    ProcessEndedError,
+)
 
 LONGEST_PAUSE = 30.0  # seconds between two attempts to start a process
 logger = logging.getLogger("keras_transformer.serve")
@@ -30,7 +33,7 @@ class Engine(Protocol):
 
         Raises:
             ServingError: if the computation fails.
-            ProcessEnded: if it ends without an answer, and may be repeated.
+            ProcessEndedError: if it ends without an answer, and may be repeated.
         """
         ...
 
@@ -59,7 +62,7 @@ class LocalEngine:
 
         Raises:
             ValueError: if the export cannot be loaded.
-            ProcessEnded: if the process ends before it is ready.
+            ProcessEndedError: if the process ends before it is ready.
         """
         return cls(path, threads, await ModelProcess.start(path, threads))
 
@@ -82,7 +85,7 @@ class LocalEngine:
             try:
                 self._process = await ModelProcess.start(self._path, self.slots)
                 return
-            except (ValueError, ProcessEnded, OSError) as error:
+            except (ValueError, ProcessEndedError, OSError) as error:
                 logger.error("%s cannot be started: %s", self._path, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)

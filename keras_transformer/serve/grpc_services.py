@@ -7,6 +7,7 @@ import time
 import grpc
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -20,9 +21,12 @@ from keras_transformer.serve.http_app import log_access
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.models import Models
 from keras_transformer.serve.settings import ServeSettings
-from keras_transformer.serve.signatures import check_inputs, check_outputs
-
-DEFAULT_SIGNATURE = "serving_default"
+from keras_transformer.serve.signatures import (
+    DEFAULT,
+    check_inputs,
+    choose_outputs,
+    find_signature,
+)
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -34,18 +38,13 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     async def Predict(self, request, context):  # noqa: N802, the service's name
         async with _answering_errors(context):
             served = self._models.find(*_wanted(request.model_spec))
-            name = request.model_spec.signature_name or DEFAULT_SIGNATURE
-            signature = served.signatures.get(name)
-            if signature is None:
-                raise ServingError(
-                    "FAILED_PRECONDITION",
-                    f'Serving signature key "{name}" not found.',
-                )
+            name = request.model_spec.signature_name or DEFAULT
+            signature = find_signature(served.signatures, name)
             inputs = {
                 key: _array(value) for key, value in request.inputs.items()
             }
-            inputs = check_inputs(signature, inputs)
-            names = check_outputs(signature, request.output_filter)
+            check_inputs(signature, inputs)
+            names = choose_outputs(signature, request.output_filter)
             outputs = await served.predict(
                 name, inputs, context.time_remaining()
             )
@@ -194,10 +193,12 @@ def _array(proto):
 
 
 def tensor_proto(array: np.ndarray):
-    """Returns a `TensorProto` with its values in fields, as servers write it."""
-    dtype = tf.as_dtype(array.dtype if array.dtype != object else tf.string)
-    proto = tf.make_tensor_proto([], dtype)
-    proto = type(proto)(dtype=dtype.as_datatype_enum)
+    """Returns a `TensorProto` with its values in typed fields.
+
+    TensorFlow Serving writes it so, and its documentation reads it so.
+    """
+    dtype = tf.as_dtype(tf.string if array.dtype == object else array.dtype)
+    proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum)
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
     proto.tensor_shape.SetInParent()

@@ -9,6 +9,7 @@ import hmac
 import json
 import sys
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.models import Models
 from keras_transformer.serve.rest import Answer
-from keras_transformer.serve.rest_json import write_error
+from keras_transformer.serve.rest_answers import write_error
 from keras_transformer.serve.settings import ServeSettings
 
 JSON = [("Content-Type", "application/json")]
@@ -30,7 +31,7 @@ OPEN_PATHS = {"/healthz", "/readyz", *web_page.FILES}
 SECONDS_TO_SEND = 30.0
 
 
-class ClientGone(Exception):
+class ClientGoneError(Exception):
     """The client has closed the connection."""
 
 
@@ -81,7 +82,7 @@ class Application:
             answer = await _unless_gone(
                 self._answer(scope["method"], path, headers, body), receive
             )
-        except ClientGone:
+        except ClientGoneError:
             self._note(scope, path, 499, start, size)
             return
         except ServingError as error:
@@ -90,18 +91,20 @@ class Application:
             self._note_failure(error)
             answer = _error_answer(ServingError("INTERNAL", "Internal error."))
         self._note(scope, path, answer.status, start, size)
-        await self._send(answer, headers, scope["method"], send)
+        await self._send(answer, scope["method"], send)
 
     async def _answer(self, method, path, headers, body) -> Answer:
         """Returns the answer of the part of the server that a path names."""
         name = path.partition("?")[0]
         if name.lower().startswith("/v1/"):
-            if method == "OPTIONS":
-                return rest.answer_options(
-                    headers.get("origin"), self.settings.cors_origin
-                )
             return await rest.answer(
-                method, path, body, self.models, self.settings.timeout
+                method,
+                path,
+                body,
+                self.models,
+                self.settings.timeout,
+                headers.get("origin", ""),
+                self.settings.cors,
             )
         if name == "/healthz":
             return Answer(200, TEXT, b"alive\n")
@@ -124,12 +127,12 @@ class Application:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise ClientGone
+                        raise ClientGoneError
                     body += message.get("body", b"")
                     if len(body) > limit:
                         raise _too_large(limit)
                     if not message.get("more_body"):
-                        return bytes(body)
+                        break
         except TimeoutError:
             raise ServingError(
                 "DEADLINE_EXCEEDED",
@@ -137,6 +140,9 @@ class Application:
                 f"{SECONDS_TO_SEND:.0f} seconds.",
                 http_status=408,
             ) from None
+        if headers.get("content-encoding", "").lower() == "gzip":
+            return _decompressed(body, limit)
+        return bytes(body)
 
     def _check_token(self, path, headers):
         if self.token is None or path.partition("?")[0] in OPEN_PATHS:
@@ -148,15 +154,10 @@ class Application:
                 "A bearer token is needed in the header `Authorization`.",
             )
 
-    async def _send(self, answer, headers, method, send):
+    async def _send(self, answer, method, send):
         fields = [*answer.headers, ("X-Content-Type-Options", "nosniff")]
         if answer.status == 401:
             fields.append(("WWW-Authenticate", "Bearer"))
-        if self.settings.cors_origin and "origin" in headers:
-            fields += [
-                ("Access-Control-Allow-Origin", self.settings.cors_origin),
-                ("Vary", "Origin"),
-            ]
         fields.append(("Content-Length", str(len(answer.body))))
         await send(
             {
@@ -226,7 +227,7 @@ async def _unless_gone(coroutine, receive):
             {working, leaving}, return_when=asyncio.FIRST_COMPLETED
         )
         if not working.done():
-            raise ClientGone
+            raise ClientGoneError
         return working.result()
     finally:
         working.cancel()
@@ -236,6 +237,22 @@ async def _unless_gone(coroutine, receive):
 async def _disconnected(receive):
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _decompressed(body, limit):
+    """Returns the content of a gzip file, unless it is too large."""
+    try:
+        # 16 more than the largest window say that it is gzip, not zlib.
+        content = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(
+            body, limit + 1
+        )
+    except zlib.error:
+        raise ServingError(
+            "INVALID_ARGUMENT", "The body is not in the format gzip."
+        ) from None
+    if len(content) > limit:
+        raise _too_large(limit)
+    return content
 
 
 def _too_large(limit):

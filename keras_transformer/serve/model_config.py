@@ -29,7 +29,7 @@ class ModelConfig:
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def wanted(self, found: Sequence[int]) -> list[int]:
-        """Returns which of the versions found are to be served, newest first."""
+        """Returns which of the versions found to serve, newest first."""
         found = sorted(found, reverse=True)
         if self.versions:
             return [number for number in found if number in self.versions]

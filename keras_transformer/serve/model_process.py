@@ -18,7 +18,7 @@ from keras_transformer.serve import frames
 from keras_transformer.serve.errors import ServingError
 
 
-class ProcessEnded(Exception):
+class ProcessEndedError(Exception):
     """The process has ended before it answered."""
 
 
@@ -49,7 +49,7 @@ class ModelProcess:
 
         Raises:
             ValueError: if the export cannot be loaded.
-            ProcessEnded: if the process ends before it is ready.
+            ProcessEndedError: if the process ends before it is ready.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -71,7 +71,7 @@ class ModelProcess:
             kind, message = await frames.receive(reader)
         except (asyncio.IncompleteReadError, ConnectionError):
             status = await process.wait()
-            raise ProcessEnded(
+            raise ProcessEndedError(
                 f"The process of {str(path)!r} has ended with status {status} "
                 "while it was loading."
             ) from None
@@ -91,10 +91,10 @@ class ModelProcess:
 
         Raises:
             ServingError: if the computation fails.
-            ProcessEnded: if the process ends before it answers.
+            ProcessEndedError: if the process ends before it answers.
         """
         if self.ended.is_set():
-            raise ProcessEnded
+            raise ProcessEndedError
         number = next(self._numbers)
         answer = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -130,7 +130,7 @@ class ModelProcess:
             self.ended.set()
             for answer in self._waiting.values():
                 if not answer.done():
-                    answer.set_exception(ProcessEnded())
+                    answer.set_exception(ProcessEndedError())
             await self.process.wait()
 
 

@@ -13,7 +13,7 @@ from keras_transformer.serve.errors import (
     no_status,
 )
 from keras_transformer.serve.model_config import ModelConfig, versions_in
-from keras_transformer.serve.model_process import ProcessEnded
+from keras_transformer.serve.model_process import ProcessEndedError
 from keras_transformer.serve.served import VersionStatus
 from keras_transformer.serve.version import Version
 
@@ -36,7 +36,7 @@ class _Entry:
     """
 
     status: VersionStatus
-    files: frozenset
+    files: frozenset | None
     served: Version | None = None
 
 
@@ -177,7 +177,7 @@ class Models:
         logger.info("Loading version %d of model %s.", number, name)
         try:
             entry.served = await self._start_version(name, path)
-        except (ValueError, OSError, ProcessEnded) as error:
+        except (ValueError, OSError, ProcessEndedError) as error:
             entry.status = VersionStatus(number, "END", "UNKNOWN", f"{error}")
             logger.warning(
                 "Version %d of model %s is not served: %s", number, name, error
@@ -189,13 +189,14 @@ class Models:
     def _unload(self, name, number):
         """Has a version answer its requests and end, in the background."""
         entry = self._entries[name][number]
-        if entry.status.state != "AVAILABLE":
+        served = entry.served
+        if served is None or entry.status.state != "AVAILABLE":
             return
         entry.status = VersionStatus(number, "UNLOADING")
 
         async def unload():
             await asyncio.sleep(SECONDS_BEFORE_UNLOADING)
-            await entry.served.stop()
+            await served.stop()
             entry.served = None
             # A version whose folder is put back is loaded again.
             entry.status, entry.files = VersionStatus(number, "END"), None

@@ -36,8 +36,8 @@ class ServeSettings:
             to 16,000,000.
         timeout: seconds after which a request by REST fails. Defaults to 30.
         poll_seconds: seconds between two looks for new versions. Defaults to 1.
-        cors_origin: origin whose pages may call the REST API, or "*". Defaults
-            to `None`: none may.
+        cors: whether pages of other sites may call the REST API. Defaults to
+            False.
         tls_certificate, tls_key: files in PEM, for HTTPS and secure gRPC.
             Default to `None`.
         token_file: file with a token that clients must send. Defaults to
@@ -81,8 +81,8 @@ class ServeSettings:
     poll_seconds: float = option_field(
         1.0, "seconds between two looks for new versions", metavar="SECONDS"
     )
-    cors_origin: str | None = option_field(
-        None, "origin whose pages may call the REST API, or *", metavar="URL"
+    cors: bool = option_field(
+        False, "let pages of other sites call the REST API"
     )
     tls_certificate: str | None = option_field(
         None, "certificate, in PEM, for HTTPS and secure gRPC", metavar="FILE"

@@ -22,7 +22,7 @@ from keras_transformer.serve.batching import (
 from keras_transformer.serve.engine import Engine
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.metrics import Metrics
-from keras_transformer.serve.model_process import ProcessEnded
+from keras_transformer.serve.model_process import ProcessEndedError
 from keras_transformer.serve.settings import ServeSettings
 
 # The rows of these signatures may be computed with those of other requests.
@@ -99,9 +99,10 @@ class Version:
         return _joined(parts)
 
     async def warm_up(self) -> None:
-        """Computes `n_best` once, which exports have no request to warm up with.
+        """Computes `n_best` once.
 
-        Their requests are made in one go by servers that would refuse it.
+        Exports have no request to warm it up with, because TensorFlow Serving
+        refuses it where it batches.
         """
         if "n_best" in self.signatures:
             text = {"text": np.array([b"a"], object)}
@@ -172,7 +173,7 @@ class Version:
             seconds = time.monotonic() - start
             self._metrics.batch_ended(self, outputs, seconds)
             answer_batch(batch, outputs)
-        except ProcessEnded:
+        except ProcessEndedError:
             self._repeat(batch)
         except ServingError as error:
             _fail(batch, error)

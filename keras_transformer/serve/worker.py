@@ -51,8 +51,15 @@ def main(descriptor: int, path: str, threads: int) -> None:
 
 def _load(path):
     """Returns the signatures of an export, by name."""
+    from keras_transformer.export.saved_model import SUMS
     from keras_transformer.export.saved_translator import SavedTranslator
 
+    if not pathlib.Path(path, SUMS).exists():
+        raise ValueError(
+            f"An export must have the file {SUMS}. Received: {path!r}, which "
+            "has none: it is still being copied, or was written by an earlier "
+            "version. Export the run again."
+        )
     return SavedTranslator(path).loaded.signatures
 
 
@@ -61,13 +68,12 @@ def _work(jobs, signatures, send):
     while True:
         number, name, inputs = jobs.get()
         try:
-            answer = "outputs", compute(signatures[name], inputs)
+            outputs = compute(signatures[name], inputs)
         except Exception as error:
-            answer = (
-                "error",
-                (_code(error), getattr(error, "message", None) or f"{error}"),
-            )
-        send((number, *answer))
+            message = getattr(error, "message", None) or f"{error}"
+            send((number, "error", (_code(error), message)))
+        else:
+            send((number, "outputs", outputs))
 
 
 def compute(signature: Any, inputs: dict[str, np.ndarray]) -> dict:
@@ -87,7 +93,6 @@ def compute(signature: Any, inputs: dict[str, np.ndarray]) -> dict:
 def _code(error):
     """Returns the name of the gRPC code of an error of TensorFlow."""
     import tensorflow as tf
-    from tensorflow.python.framework import errors_impl
 
     if isinstance(error, tf.errors.OpError):
         return {
