@@ -103,6 +103,10 @@ STRINGS = arrays.arrays(
 @EXAMPLES
 @hypothesis.given(some.one_of(NUMBERS, STRINGS), some.booleans())
 def test_arrays_that_are_written_are_read_again(array, is_row_form):
+    # Nine digits of the largest float are larger than it, and are refused.
+    largest = np.array(3.4028234e38, np.float32)
+    if array.dtype == np.float32:
+        hypothesis.assume(not np.any(np.abs(array) == largest))
     text = write_predictions({"x": array}, is_row_form)
     key, other = (
         ("predictions", "instances") if is_row_form else ("outputs",) * 2

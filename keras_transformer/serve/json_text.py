@@ -7,11 +7,12 @@ floats.
 It is the standard `json` module, and its errors are put in RapidJSON's words.
 These documents are not treated as RapidJSON does:
 
-- `Inf` and `-NaN` are refused; `Infinity`, `-Infinity` and `NaN` are numbers.
+- `Inf`, `-NaN`, and `NaN` with an exponent are refused. `Infinity`, `-Infinity`
+  and `NaN` are numbers.
 - An exponent that is too big for a number that is not, as in `0e999`, is fine.
 - A low surrogate alone, as in `"\\udc80"`, is refused as a high one is.
 - Nesting has a limit, about 1,000 levels. TensorFlow Serving crashes instead.
-- If a document has several errors, a wrong surrogate is told last.
+- A number that is all of the document may end in a point or an `e`.
 - Floats are the nearest ones; RapidJSON's may differ in the last digit.
 """
 
@@ -25,8 +26,8 @@ EMPTY = "The document is empty."
 INVALID_VALUE = "Invalid value."
 NO_NAME = "Missing a name for object member."
 NO_COLON = "Missing a colon after a name of object member."
-NO_COMMA_IN_OBJECT = "Missing a comma or } after an object member."
-NO_COMMA_IN_ARRAY = "Missing a comma or ] after an array element."
+NO_COMMA_IN_OBJECT = "Missing a comma or '}' after an object member."
+NO_COMMA_IN_ARRAY = "Missing a comma or ']' after an array element."
 WRONG_HEX = "Incorrect hex digit after \\u escape in string."
 WRONG_SURROGATE = "The surrogate pair in string is invalid."
 WRONG_ESCAPE = "Invalid escape character in string."
@@ -35,11 +36,14 @@ TOO_BIG = "Number too big to be stored in double."
 NO_FRACTION = "Miss fraction part in number."
 NO_EXPONENT = "Miss exponent in number."
 
-_WORDS = ("null", "true", "false", "NaN", "Infinity")
+_WORDS = ("null", "true", "false")
+_NUMBERS = ("NaN", "Infinity")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
+_HEX = re.compile(r"[0-9a-fA-F]{4}")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 # A pair of surrogates, one alone (which is the group), another escape.
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -82,16 +86,18 @@ def parse(body: bytes) -> Any:
     try:
         value, end = _decode(text)
     except json.JSONDecodeError as error:
-        problem, place = _in_rapidjsons_words(text, error)
+        problem, end = _in_rapidjsons_words(text, error)
     except _TooBigError as error:
         # The first place that has these digits, which is nearly always it.
-        problem, place = TOO_BIG, text.find(str(error))
+        problem, end = TOO_BIG, text.find(str(error))
     else:
-        wrong = _lone_surrogate(text, end)
-        if wrong is None:
-            return value
-        problem, place = WRONG_SURROGATE, wrong
-    before = len(text[:place].encode("utf-8", "surrogateescape"))
+        problem = ""
+    surrogate = _lone_surrogate(text, end)
+    if surrogate is not None:
+        problem, end = WRONG_SURROGATE, surrogate
+    elif not problem:
+        return value
+    before = len(text[:end].encode("utf-8", "surrogateescape"))
     offset = len(body) - len(bare) + before
     raise ServingError(
         "INVALID_ARGUMENT", f"JSON Parse error: {problem} at offset: {offset}"
@@ -159,8 +165,9 @@ def _no_value(text, at):
     if is_first and text[at : at + 1] in ("", ",", ":", "}", "]"):
         return EMPTY, at
     # RapidJSON has passed over a sign, and the letters that are right.
-    at += text.startswith("-", at)
-    for word in _WORDS:
+    is_negative = text.startswith("-", at)
+    at += is_negative
+    for word in _NUMBERS if is_negative else _WORDS + _NUMBERS:
         if text.startswith(word[0], at):
             while word and text.startswith(word[0], at):
                 word, at = word[1:], at + 1
@@ -197,5 +204,12 @@ def _wrong_string(text, at, message):
             return WRONG_ESCAPE, len(text) - 1
         return NO_QUOTE, len(text)
     backslash = text.rfind("\\", 0, at + 1)
-    is_hex = "XXXX" in message
-    return (WRONG_HEX if is_hex else WRONG_ESCAPE), backslash
+    if "XXXX" not in message:
+        return WRONG_ESCAPE, backslash
+    if _HEX.match(text, backslash + 2):  # Python wants something after it
+        return NO_QUOTE, len(text)
+    # RapidJSON tells the place of a pair of surrogates, not of its second one.
+    first = _HIGH_SURROGATE.search(text[max(0, backslash - 6) : backslash])
+    before = text[: backslash - 6]
+    is_escaped = (len(before) - len(before.rstrip("\\"))) % 2
+    return WRONG_HEX, backslash - (6 if first and not is_escaped else 0)
