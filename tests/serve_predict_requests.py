@@ -275,7 +275,7 @@ SHAPES = [
 ]  # fmt: skip
 
 FLOAT = rb"-?[0-9]+(\.[0-9]+(e-[0-9]+)?|e-[0-9]+)"
-STRINGS = rb'"[^"\n]*"'
+STRINGS = rb'"([^"\\\n]|\\.)*"'
 LINE = (
     rb'        \{\n            "score": ' + FLOAT + rb",\n"
     rb'            "translation": ' + STRINGS + rb",\n"

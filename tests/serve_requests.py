@@ -88,7 +88,8 @@ PATHS = [
     malformed("POST /v1/models/demo:translate"),
     malformed("POST /v1/models/demo:predict/"),
     malformed("PUT /v1/models/demo:predict"),
-    malformed("HEAD /v1/models/demo"),
+    # Over HTTP there would be no body.
+    malformed("HEAD /v1/models/demo")._replace(served=False),
     malformed("DELETE /v1/models/demo"),
     # The expression ignores case, the comparison after it does not.
     malformed("POST /v1/models/demo:PREDICT"),
