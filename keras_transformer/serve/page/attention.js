@@ -1,0 +1,441 @@
+// Draws which source words each word of a translation looked at.
+
+const SVG = "http://www.w3.org/2000/svg";
+const START = "▁"; // begins a piece that begins a word
+const END = "</s>";
+const WEAKEST = 0.03; // smaller weights are not drawn
+const NAMED = 4; // words in a caption
+const OTHER = { source: "target", target: "source" };
+
+/** Returns the text of pieces; bytes `<0xE2>` become characters. */
+function textOf(pieces) {
+  const encoder = new TextEncoder();
+  const bytes = pieces.flatMap((piece) => {
+    const byte = /^<0x([0-9A-F]{2})>$/.exec(piece);
+    if (byte) return [parseInt(byte[1], 16)];
+    return [...encoder.encode(piece.replaceAll(START, " "))];
+  });
+  return new TextDecoder().decode(new Uint8Array(bytes)).trim();
+}
+
+/** Returns whether only punctuation follows until the next word. */
+function isTrailing(pieces, index) {
+  for (const piece of pieces.slice(index)) {
+    if (piece.startsWith(START) || piece === END) break;
+    if (!/^\p{P}+$/u.test(piece)) return false;
+  }
+  return true;
+}
+
+/**
+ * Groups pieces into words, or returns a group for each piece.
+ *
+ * A group has its `text`, the `indices` of its pieces, and whether it `starts`
+ * a word and is the `end` piece. Punctuation after a word is a group.
+ */
+export function groupPieces(pieces, byPiece) {
+  const groups = [];
+  pieces.forEach((piece, index) => {
+    const end = piece === END;
+    const starts = piece.startsWith(START) || end || index === 0;
+    const isSuffix = isTrailing(pieces, index) && groups.at(-1)?.text;
+    if (byPiece || starts || isSuffix) {
+      groups.push({ pieces: [], indices: [], starts, end });
+    }
+    const group = groups.at(-1);
+    group.pieces.push(piece);
+    group.indices.push(index);
+    group.text = end ? "end" : textOf(group.pieces);
+  });
+  for (const group of groups) group.text ||= "␣";
+  return groups;
+}
+
+/** Returns the ranges of groups in the text they were made of, or nulls. */
+export function locate(groups, text) {
+  let from = 0;
+  return groups.map((group) => {
+    const start = group.end ? -1 : text.indexOf(group.text, from);
+    if (start < 0) return null;
+    from = start + group.text.length;
+    return { start, end: from };
+  });
+}
+
+function mean(matrices) {
+  return matrices[0].map((row, t) =>
+    row.map((_, s) => {
+      const sum = matrices.reduce((total, matrix) => total + matrix[t][s], 0);
+      return sum / matrices.length;
+    }),
+  );
+}
+
+/** Returns the weights `[target][source]` of groups. */
+function groupWeights(matrix, target, source) {
+  return target.map((t) =>
+    source.map((s) => {
+      let sum = 0;
+      for (const i of t.indices) for (const j of s.indices) sum += matrix[i][j];
+      return sum / t.indices.length;
+    }),
+  );
+}
+
+export function percent(weight) {
+  return `${Math.round(100 * weight)} %`;
+}
+
+/** Creates an element with properties and children. */
+export function element(tag, properties = {}, ...children) {
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
+}
+
+/** Lets the arrow keys move the focus between the items of a container. */
+export function rove(container, selector) {
+  const items = () => [...container.querySelectorAll(selector)];
+  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+
+  function setStop(item) {
+    for (const other of items()) other.tabIndex = other === item ? 0 : -1;
+  }
+
+  container.addEventListener("focusin", (event) => {
+    const item = event.target.closest(selector);
+    if (item) setStop(item);
+  });
+  container.addEventListener("keydown", (event) => {
+    const all = items();
+    const index = all.indexOf(event.target.closest(selector));
+    const ends = { Home: 0, End: all.length - 1 };
+    const next = ends[event.key] ?? index + step[event.key];
+    if (index < 0 || !all[next]) return;
+    event.preventDefault();
+    all[next].focus();
+  });
+}
+
+/** Makes the first item, or the chosen one, the one that Tab reaches. */
+export function setTabStop(container, selector, chosen = 0) {
+  container.querySelectorAll(selector).forEach((item, i) => {
+    item.tabIndex = i === chosen ? 0 : -1;
+  });
+}
+
+/**
+ * Shows the attention of one sentence as lines and as a heat map.
+ *
+ * `onGroups` is called when the words change, and `onHighlight(side, index,
+ * weights)` when one is pointed at; without arguments when none is.
+ */
+export class AttentionView {
+  constructor({ onGroups, onHighlight }) {
+    for (const id of ["lines", "heat", "caption", "layer", "head"]) {
+      this[id] = document.getElementById(id);
+    }
+    this.byPiece = document.getElementById("by-piece");
+    this.onGroups = onGroups;
+    this.onHighlight = onHighlight;
+    this.languages = {};
+    this.pinned = null;
+    this.buttons = { source: [], target: [] };
+    this.layer.addEventListener("change", () => this.render());
+    this.head.addEventListener("change", () => this.render());
+    this.byPiece.addEventListener("change", () => this.render());
+    for (const input of document.querySelectorAll("input[name=view]")) {
+      input.addEventListener("change", () => this.render());
+    }
+    new ResizeObserver(() => this.layOut()).observe(this.lines);
+    for (const view of [this.lines, this.heat]) this.listen(view);
+    rove(this.heat, "thead button");
+    rove(this.heat, "tbody button");
+  }
+
+  listen(view) {
+    const place = (event) => {
+      const item = event.target.closest("[data-side]");
+      return item && { side: item.dataset.side, index: +item.dataset.index };
+    };
+    view.addEventListener("pointerover", (event) => {
+      const cell = event.target.closest("td");
+      if (cell) this.pointAtCell(cell);
+      else this.highlight(place(event) ?? this.pinned);
+    });
+    view.addEventListener("pointerleave", () => this.highlight(this.pinned));
+    for (const name of ["focusin", "click"]) {
+      view.addEventListener(name, (event) => {
+        this.pinned = place(event) ?? this.pinned;
+        this.highlight(this.pinned);
+      });
+    }
+    view.addEventListener("focusout", () => this.release());
+  }
+
+  /** Forgets the word that has the focus. */
+  release() {
+    this.pinned = null;
+    this.highlight(null);
+  }
+
+  /** Shows an answer of the signature `explain` for one sentence. */
+  show(answer, languages) {
+    const layers = answer.attention.length;
+    const heads = answer.attention[0].length;
+    this.languages = languages;
+    this.answer = answer;
+    setOptions(this.layer, layers, "Mean of layers");
+    setOptions(this.head, heads, "Mean of heads");
+    this.render();
+  }
+
+  get view() {
+    return document.querySelector("input[name=view]:checked").value;
+  }
+
+  matrix() {
+    const choose = (list, { value }) => (value ? [list[value - 1]] : list);
+    const layers = choose(this.answer.attention, this.layer);
+    return mean(layers.flatMap((heads) => choose(heads, this.head)));
+  }
+
+  render() {
+    if (!this.answer) return;
+    this.pinned = null;
+    const pieces = (list) =>
+      groupPieces(
+        list.filter((piece) => piece),
+        this.byPiece.checked,
+      );
+    this.groups = {
+      source: pieces(this.answer.source_pieces),
+      target: pieces(this.answer.target_pieces),
+    };
+    const { source, target } = this.groups;
+    this.weights = groupWeights(this.matrix(), target, source);
+    this.lines.hidden = this.view !== "lines";
+    this.heat.hidden = this.view !== "heat";
+    this.lines.replaceChildren();
+    this.heat.replaceChildren();
+    if (this.view === "lines") this.renderLines();
+    else this.renderHeat();
+    this.onGroups(this.groups);
+    this.highlight(null);
+  }
+
+  /** Returns the weights of a word on all words of the other side. */
+  weightsOf({ side, index }) {
+    if (side === "target") return this.weights[index];
+    return this.weights.map((row) => row[index]);
+  }
+
+  describe({ side, index }, separator = " ") {
+    const others = this.groups[OTHER[side]];
+    const weights = this.weightsOf({ side, index });
+    return weights
+      .map((weight, i) => ({ weight, text: others[i].text }))
+      .sort((a, b) => b.weight - a.weight)
+      .filter(({ weight }, i) => i < NAMED && weight >= 0.01)
+      .map(({ weight, text }) => `${text}${separator}${percent(weight)}`)
+      .join(", ");
+  }
+
+  button(side, index) {
+    const group = this.groups[side][index];
+    const button = element("button", {
+      type: "button",
+      className: "word",
+      textContent: group.text,
+    });
+    button.dataset.side = side;
+    button.dataset.index = index;
+    button.classList.toggle("starts", group.starts);
+    button.classList.toggle("end", group.end);
+    button.setAttribute(
+      "aria-label",
+      `${group.text}: ${this.describe({ side, index }) || "none"}`,
+    );
+    return button;
+  }
+
+  row(side, label) {
+    const row = element("div", { className: "row", role: "group" });
+    row.setAttribute("aria-label", label);
+    row.lang = this.languages[side];
+    this.buttons[side] = this.groups[side].map((_, i) => this.button(side, i));
+    row.append(...this.buttons[side]);
+    rove(row, "button");
+    setTabStop(row, "button");
+    return row;
+  }
+
+  renderLines() {
+    this.svg = document.createElementNS(SVG, "svg");
+    this.svg.setAttribute("aria-hidden", "true");
+    this.lines.append(
+      this.svg,
+      this.row("source", "Words of the source"),
+      this.row("target", "Words of the translation"),
+    );
+    this.layOut();
+  }
+
+  /** Chooses two rows, or two columns where rows are too wide, and draws. */
+  layOut() {
+    if (!this.weights || this.lines.hidden) return;
+    const rows = [...this.lines.querySelectorAll(".row")];
+    this.lines.classList.remove("columns");
+    const wide = rows.some((row) => row.scrollWidth > this.lines.clientWidth);
+    this.lines.classList.toggle("columns", wide);
+    const frame = this.lines.getBoundingClientRect();
+    const boxes = (side) =>
+      this.buttons[side].map((button) => button.getBoundingClientRect());
+    const source = boxes("source");
+    const target = boxes("target");
+    this.svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
+    this.svg.replaceChildren();
+    this.paths = this.weights.map((row, t) =>
+      row.map((weight, s) => {
+        if (weight < WEAKEST) return null;
+        const shape = curve(source[s], target[t], frame, wide);
+        return this.svg.appendChild(path(shape, weight));
+      }),
+    );
+  }
+
+  renderHeat() {
+    const { source, target } = this.groups;
+    const head = element("tr", {}, element("td"));
+    source.forEach((_, i) => head.append(this.header("source", i, "col")));
+    const body = target.map((_, t) => {
+      const row = element("tr", {}, this.header("target", t, "row"));
+      row.append(...source.map((_, s) => this.cell(t, s)));
+      return row;
+    });
+    const caption = element("caption", {
+      className: "visually-hidden",
+      textContent: "Rows: the translation. Columns: the source.",
+    });
+    const table = element(
+      "table",
+      {},
+      caption,
+      element("thead", {}, head),
+      element("tbody", {}, ...body),
+    );
+    this.heat.append(table);
+    setTabStop(this.heat, "thead button");
+    setTabStop(this.heat, "tbody button");
+    this.buttons = {
+      source: [...table.querySelectorAll("thead button")],
+      target: [...table.querySelectorAll("tbody button")],
+    };
+  }
+
+  header(side, index, scope) {
+    const button = this.button(side, index);
+    return element("th", { scope, lang: this.languages[side] }, button);
+  }
+
+  cell(t, s) {
+    const text = element("span", {
+      className: "visually-hidden",
+      textContent: percent(this.weights[t][s]),
+    });
+    const cell = element("td", {}, text);
+    cell.dataset.cell = `${t} ${s}`;
+    cell.style.setProperty("--weight", this.weights[t][s].toFixed(3));
+    return cell;
+  }
+
+  pointAtCell(cell) {
+    if (!cell.dataset.cell) return;
+    const [t, s] = cell.dataset.cell.split(" ").map(Number);
+    const { source, target } = this.groups;
+    this.highlight({ side: "target", index: t });
+    const weight = percent(this.weights[t][s]);
+    this.caption.textContent = `${target[t].text} → ${source[s].text}: ${weight}`;
+  }
+
+  /** Shows what one word looked at; without a place, shows all. */
+  highlight(place) {
+    if (!this.weights) return;
+    const weights = place && this.weightsOf(place);
+    for (const side of ["source", "target"]) {
+      this.buttons[side].forEach((button, i) => {
+        const isIt = place?.side === side && place.index === i;
+        const weight = place && place.side !== side ? weights[i] : 0;
+        button.classList.toggle("current", isIt);
+        button.style.setProperty("--weight", weight.toFixed(3));
+      });
+    }
+    this.lines.classList.toggle("chosen", Boolean(place));
+    this.markPaths(place);
+    this.markRows(place);
+    this.caption.textContent = place ? this.sentenceOn(place) : this.hint();
+    if (place) this.onHighlight(place.side, place.index, weights);
+    else this.onHighlight();
+  }
+
+  markPaths(place) {
+    if (this.lines.hidden) return;
+    this.paths.forEach((row, t) =>
+      row.forEach((line, s) => {
+        const index = place?.side === "target" ? t : s;
+        line?.classList.toggle("current", place?.index === index);
+      }),
+    );
+  }
+
+  markRows(place) {
+    for (const cell of this.heat.querySelectorAll("td[data-cell]")) {
+      const [t, s] = cell.dataset.cell.split(" ").map(Number);
+      const index = place?.side === "target" ? t : s;
+      cell.classList.toggle("faded", Boolean(place) && place.index !== index);
+    }
+  }
+
+  sentenceOn(place) {
+    const { text } = this.groups[place.side][place.index];
+    const verb = place.side === "target" ? "looked at" : "was looked at by";
+    return `“${text}” ${verb} ${this.describe(place) || "nothing"}`;
+  }
+
+  hint() {
+    return "Point at a word, or move to it with Tab and the arrow keys.";
+  }
+}
+
+function setOptions(select, count, all) {
+  if (select.options.length === count + 1) return;
+  const numbers = Array.from({ length: count }, (_, i) => i + 1);
+  select.replaceChildren(
+    new Option(all, ""),
+    ...numbers.map((number) => new Option(String(number), number)),
+  );
+}
+
+/** Returns a curve between two words, sideways between columns. */
+function curve(source, target, frame, sideways) {
+  const x = (box) => box.left + box.width / 2 - frame.left;
+  const y = (box) => box.top + box.height / 2 - frame.top;
+  if (sideways) {
+    const from = source.right - frame.left;
+    const to = target.left - frame.left;
+    const middle = (from + to) / 2;
+    return `M${from} ${y(source)}C${middle} ${y(source)} ${middle} ${y(target)} ${to} ${y(target)}`;
+  }
+  const from = source.bottom - frame.top;
+  const to = target.top - frame.top;
+  const middle = (from + to) / 2;
+  return `M${x(source)} ${from}C${x(source)} ${middle} ${x(target)} ${middle} ${x(target)} ${to}`;
+}
+
+function path(shape, weight) {
+  const line = document.createElementNS(SVG, "path");
+  line.setAttribute("d", shape);
+  line.setAttribute("stroke-width", (0.75 + 6 * weight).toFixed(2));
+  line.setAttribute("stroke-opacity", (0.15 + 0.85 * weight).toFixed(2));
+  return line;
+}
