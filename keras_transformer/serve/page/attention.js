@@ -1,128 +1,12 @@
 // Draws which source words each word of a translation looked at.
 
+import { element, rove, setTabStop } from "./elements.js";
+import { groupPieces, groupWeights, mean } from "./pieces.js";
+
 const SVG = "http://www.w3.org/2000/svg";
-const START = "▁"; // begins a piece that begins a word
-const END = "</s>";
 const WEAKEST = 0.03; // smaller weights are not drawn
 const NAMED = 4; // words in a caption
 const OTHER = { source: "target", target: "source" };
-
-/** Returns the text of pieces; bytes `<0xE2>` become characters. */
-function textOf(pieces) {
-  const encoder = new TextEncoder();
-  const bytes = pieces.flatMap((piece) => {
-    const byte = /^<0x([0-9A-F]{2})>$/.exec(piece);
-    if (byte) return [parseInt(byte[1], 16)];
-    return [...encoder.encode(piece.replaceAll(START, " "))];
-  });
-  return new TextDecoder().decode(new Uint8Array(bytes)).trim();
-}
-
-/** Returns whether only punctuation follows until the next word. */
-function isTrailing(pieces, index) {
-  for (const piece of pieces.slice(index)) {
-    if (piece.startsWith(START) || piece === END) break;
-    if (!/^\p{P}+$/u.test(piece)) return false;
-  }
-  return true;
-}
-
-/**
- * Groups pieces into words, or returns a group for each piece.
- *
- * A group has its `text`, the `indices` of its pieces, and whether it `starts`
- * a word and is the `end` piece. Punctuation after a word is a group.
- */
-export function groupPieces(pieces, byPiece) {
-  const groups = [];
-  pieces.forEach((piece, index) => {
-    const end = piece === END;
-    const starts = piece.startsWith(START) || end || index === 0;
-    const isSuffix = isTrailing(pieces, index) && groups.at(-1)?.text;
-    if (byPiece || starts || isSuffix) {
-      groups.push({ pieces: [], indices: [], starts, end });
-    }
-    const group = groups.at(-1);
-    group.pieces.push(piece);
-    group.indices.push(index);
-    group.text = end ? "end" : textOf(group.pieces);
-  });
-  for (const group of groups) group.text ||= "␣";
-  return groups;
-}
-
-/** Returns the ranges of groups in the text they were made of, or nulls. */
-export function locate(groups, text) {
-  let from = 0;
-  return groups.map((group) => {
-    const start = group.end ? -1 : text.indexOf(group.text, from);
-    if (start < 0) return null;
-    from = start + group.text.length;
-    return { start, end: from };
-  });
-}
-
-function mean(matrices) {
-  return matrices[0].map((row, t) =>
-    row.map((_, s) => {
-      const sum = matrices.reduce((total, matrix) => total + matrix[t][s], 0);
-      return sum / matrices.length;
-    }),
-  );
-}
-
-/** Returns the weights `[target][source]` of groups. */
-function groupWeights(matrix, target, source) {
-  return target.map((t) =>
-    source.map((s) => {
-      let sum = 0;
-      for (const i of t.indices) for (const j of s.indices) sum += matrix[i][j];
-      return sum / t.indices.length;
-    }),
-  );
-}
-
-export function percent(weight) {
-  return `${Math.round(100 * weight)} %`;
-}
-
-/** Creates an element with properties and children. */
-export function element(tag, properties = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
-  node.append(...children);
-  return node;
-}
-
-/** Lets the arrow keys move the focus between the items of a container. */
-export function rove(container, selector) {
-  const items = () => [...container.querySelectorAll(selector)];
-  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-
-  function setStop(item) {
-    for (const other of items()) other.tabIndex = other === item ? 0 : -1;
-  }
-
-  container.addEventListener("focusin", (event) => {
-    const item = event.target.closest(selector);
-    if (item) setStop(item);
-  });
-  container.addEventListener("keydown", (event) => {
-    const all = items();
-    const index = all.indexOf(event.target.closest(selector));
-    const ends = { Home: 0, End: all.length - 1 };
-    const next = ends[event.key] ?? index + step[event.key];
-    if (index < 0 || !all[next]) return;
-    event.preventDefault();
-    all[next].focus();
-  });
-}
-
-/** Makes the first item, or the chosen one, the one that Tab reaches. */
-export function setTabStop(container, selector, chosen = 0) {
-  container.querySelectorAll(selector).forEach((item, i) => {
-    item.tabIndex = i === chosen ? 0 : -1;
-  });
-}
 
 /**
  * Shows the attention of one sentence as lines and as a heat map.
@@ -407,6 +291,10 @@ export class AttentionView {
   }
 }
 
+function percent(weight) {
+  return `${Math.round(100 * weight)} %`;
+}
+
 function setOptions(select, count, all) {
   if (select.options.length === count + 1) return;
   const numbers = Array.from({ length: count }, (_, i) => i + 1);
@@ -436,6 +324,6 @@ function path(shape, weight) {
   const line = document.createElementNS(SVG, "path");
   line.setAttribute("d", shape);
   line.setAttribute("stroke-width", (0.75 + 6 * weight).toFixed(2));
-  line.setAttribute("stroke-opacity", (0.15 + 0.85 * weight).toFixed(2));
+  line.setAttribute("stroke-opacity", (0.08 + 0.92 * weight).toFixed(2));
   return line;
 }

@@ -1,0 +1,150 @@
+// Lists the models, describes the chosen one, and keeps the search settings.
+
+import { counted, element, languageName, page } from "./elements.js";
+import { begin, report, request, state } from "./server.js";
+
+const SIGNATURE_LABELS = {
+  layers: "Layers",
+  d_model: "Width (d_model)",
+  d_ff: "Feed-forward width (d_ff)",
+  heads: "Attention heads",
+  norm: "Layer normalization",
+  positions: "Positions",
+  tied: "Shared embeddings",
+  dropout: "Dropout",
+  smooth: "Label smoothing",
+  vocab: "Vocabulary",
+  languages: "Languages",
+  val_bleu: "BLEU on the validation split",
+  version: "Version of keras_transformer",
+};
+
+/** Reads the list of models; returns whether there is one to use. */
+export async function loadModels() {
+  const signal = begin("models");
+  try {
+    state.models = (await request("api/models", undefined, signal)).models;
+    if (!state.models.length) {
+      throw new Error("The server has not loaded a model yet.");
+    }
+  } catch (error) {
+    report(error, signal);
+    return false;
+  }
+  const label = ({ name, version }) => `${name}, version ${version}`;
+  const chosen = page.model.selectedOptions[0]?.textContent;
+  page.model.replaceChildren(
+    ...state.models.map((model, i) => new Option(label(model), i)),
+  );
+  const index = state.models.findIndex((model) => label(model) === chosen);
+  page.model.value = Math.max(index, 0);
+  useModel(state.models[page.model.value]);
+  return true;
+}
+
+function useModel(model) {
+  state.model = model;
+  const source = languageName(model.source);
+  const target = languageName(model.target);
+  page.title.textContent = `${source} to ${target}`;
+  document.title = `${source} to ${target} – keras_transformer`;
+  page.sourceLabel.textContent = source;
+  page.targetLabel.textContent = target;
+  page.source.lang = model.source;
+  page.target.lang = model.target;
+  page.examples.hidden = model.name !== "demo";
+  page.beamSize.max = model.max_beam_size;
+  page.maxLength.max = model.max_length;
+  showSignature(model);
+  resetSettings();
+}
+
+function showSignature(model) {
+  const rows = [["Name", `${model.name}, version ${model.version}`]];
+  for (const field of model.signature.split("|")) {
+    const colon = field.indexOf(":");
+    const name = field.slice(0, colon);
+    rows.push([
+      SIGNATURE_LABELS[name] ?? name,
+      signatureValue(name, field.slice(colon + 1)),
+    ]);
+  }
+  rows.push(["Longest sentence", counted(model.max_pieces, "word piece")]);
+  const items = rows.flatMap(([name, value]) => [
+    element("dt", { textContent: name }),
+    element("dd", { textContent: value }),
+  ]);
+  page.about.replaceChildren(...items);
+}
+
+function signatureValue(name, value) {
+  const words = { pre: "before each sublayer", post: "after each sublayer" };
+  if (name === "norm") return words[value] ?? value;
+  if (name === "tied" && value === "yes") return "source, target and output";
+  if (name === "tied") return "target and output";
+  if (name === "vocab") {
+    const [, kind, size] = /^(\w+)-(\d+)$/.exec(value) ?? [];
+    if (size) return `${counted(+size, "piece")} (${kind.toUpperCase()})`;
+  }
+  if (name === "languages") {
+    return value.split("-").map(languageName).join(" to ");
+  }
+  return value;
+}
+
+function resetSettings() {
+  const { beam_size, alpha, max_length } = state.model;
+  page.beamSize.value = beam_size;
+  page.alpha.value = alpha;
+  page.maxLength.value = max_length;
+  state.settings = { beam_size, alpha, max_length };
+  showSettings();
+}
+
+function readSettings() {
+  const most = Number(page.maxLength.max);
+  const length = Math.round(Number(page.maxLength.value)) || most;
+  page.maxLength.value = Math.min(Math.max(length, 1), most);
+  state.settings = {
+    beam_size: Number(page.beamSize.value),
+    alpha: Number(page.alpha.value),
+    max_length: Number(page.maxLength.value),
+  };
+  showSettings();
+}
+
+/** Returns whether the settings are those of the model's export. */
+export function hasOwnSettings() {
+  const { model, settings } = state;
+  return Object.keys(settings).every((name) => settings[name] === model[name]);
+}
+
+function showSettings() {
+  page.beamSizeValue.textContent = state.settings.beam_size;
+  page.alphaValue.textContent = state.settings.alpha;
+  page.reset.disabled = hasOwnSettings();
+}
+
+function showKnobs() {
+  page.beamSizeValue.textContent = page.beamSize.value;
+  page.alphaValue.textContent = page.alpha.value;
+}
+
+/** Calls `onChange` after the user chose a model or other settings. */
+export function listenToModels(onChange) {
+  page.model.addEventListener("change", () => {
+    useModel(state.models[page.model.value]);
+    onChange();
+  });
+  for (const knob of [page.beamSize, page.alpha, page.maxLength]) {
+    knob.addEventListener("input", showKnobs);
+    knob.addEventListener("change", () => {
+      readSettings();
+      onChange();
+    });
+  }
+  page.reset.addEventListener("click", () => {
+    resetSettings();
+    onChange();
+  });
+}
