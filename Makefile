@@ -8,7 +8,8 @@ TORCH ?= torch==2.13.0
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
-.PHONY: demo test test-jax test-torch test-transformers test-slow docs lint format clean
+.PHONY: demo test test-jax test-torch test-transformers test-page test-slow docs lint \
+    format clean
 
 demo: .venv/text  ## train, export and use a model: three to five minutes
 	@mkdir -p runs
@@ -48,6 +49,13 @@ test-transformers: .venv/dev .venv-torch/transformers  ## imported models
 	MARIAN_REFERENCE=runs/marian $(BIN)/python -m pytest -s \
 	    tests/marian_parity.py
 
+# Needs Chromium, and says how to install it. SCREENSHOTS may name a folder for
+# images of the page; MODELS, another folder of exports to serve.
+MODELS ?= saved_models
+test-page: .venv/page $(MODELS)/demo  ## the server's page, in a browser
+	PAGE_MODELS=$(MODELS) $(BIN)/python -m pytest --noconftest \
+	    tests/page_checks.py
+
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow
 
@@ -68,12 +76,15 @@ format: .venv/dev
 clean:
 	rm -rf .venv .venv-torch runs build dist *.egg-info
 
-.venv/dev .venv/text .venv/docs: setup.py
+.venv/dev .venv/text .venv/docs .venv/page: setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    "keras_transformer needs Python 3.11 or later; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[$(notdir $@)]'
 	touch $@
+
+saved_models/demo:
+	$(MAKE) demo
 
 .venv-torch/done: setup.py
 	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch

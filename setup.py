@@ -41,7 +41,12 @@ setup(
         include=["keras_transformer", "keras_transformer.*"]
     ),
     package_data={
-        "keras_transformer": ["py.typed", "export/*.txt", "export/*.md"]
+        "keras_transformer": [
+            "py.typed",
+            "export/*.txt",
+            "export/*.md",
+            "serve/page/*",
+        ]
     },
     # 3.15: earlier versions lose the causal mask under dropout, among others.
     install_requires=["keras>=3.15"],
@@ -65,6 +70,8 @@ setup(
             "mypy>=2.4.1",
             "pre-commit",
         ],
+        # The checks of the server's page in a browser.
+        "page": [*TEXT, "pytest>=8", "playwright", "axe-playwright-python"],
         "docs": [
             *TEXT,
             *SERVE,

@@ -50,7 +50,8 @@ function showExplanation(sentence, answer) {
   if (page.attention.hidden) return;
   const shown = translationOf(state.focus);
   const isShown = shown === answer.translation;
-  const why = state.choices.has(choiceKey(state.focus))
+  const isTaken = state.choices.get(choiceKey(state.focus)) === shown;
+  const why = isTaken
     ? "You took an alternative."
     : "Your settings find another translation.";
   page.attentionNote.hidden = isShown;
@@ -65,9 +66,10 @@ function showExplanation(sentence, answer) {
 /** Marks the words in both texts, so that they can be tinted. */
 function showWords({ source, target }) {
   const { sentence, translation } = state.explained;
+  if (sentence !== state.parts.sentences[state.focus]) return;
   showMirror(wordNodes(sentence, source, "source"));
   const nodes = page.target.querySelectorAll(".sentence");
-  if (translation === null || !nodes[state.focus]) return;
+  if (translation !== translationOf(state.focus)) return;
   const words = wordNodes(translation, target, "target");
   nodes[state.focus].replaceChildren(...words);
 }

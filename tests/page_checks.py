@@ -1,0 +1,773 @@
+"""Checks the page of the server in a browser.
+
+`make test-page` runs these with Chromium. `PAGE_URL` may name a server that
+already runs, and `SCREENSHOTS` a folder for images of the page.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Error, expect, sync_playwright
+
+MODELS = os.environ.get("PAGE_MODELS", "saved_models")
+SCREENSHOTS = os.environ.get("SCREENSHOTS")
+NO_BROWSER = (
+    "These checks need Chromium. Install it with `apt-get install chromium` "
+    "or `.venv/bin/python -m playwright install chromium`."
+)
+SENTENCE = "The train to Vienna leaves at half past six from platform 12."
+TWO = "Room 7 is on the third floor.\n\n  My sister bought a lamp for €49.50."
+DESKTOP, PHONE = (1280, 900), (360, 740)
+
+
+@pytest.fixture(scope="session")
+def url():
+    """Returns the address of a server, by default one that it starts."""
+    if "PAGE_URL" in os.environ:
+        yield os.environ["PAGE_URL"].rstrip("/")
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = "-m", "keras_transformer", "serve", MODELS, "--port", str(port)
+    server = subprocess.Popen([sys.executable, *command])
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(server, address)
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait_for(server, address):
+    for _ in range(240):
+        assert server.poll() is None, "the server has ended"
+        try:
+            with urllib.request.urlopen(f"{address}/api/models") as answer:
+                if json.load(answer)["models"]:
+                    return
+        except (urllib.error.URLError, ConnectionError):
+            pass
+        time.sleep(0.5)
+    raise TimeoutError("the server has loaded no model in two minutes")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with sync_playwright() as playwright:
+        try:
+            chromium = playwright.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            )
+        except Error as error:
+            pytest.exit(f"{NO_BROWSER}\n{error}", returncode=1)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser, url):
+    """Returns a function that opens the page; it must log no errors."""
+    contexts, errors = [], []
+
+    def log(message):
+        is_status = "Failed to load resource" in message.text
+        if message.type == "error" and not is_status:
+            errors.append(message.text)
+
+    def open_page(text="", size=DESKTOP, before=None, **options):
+        width, height = size
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, **options
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", log)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        if before:
+            before(page)
+        page.goto(url)
+        expect(page.locator("#title")).to_contain_text(" to ")
+        if text:
+            page.fill("#source", text)
+            expect(page.locator("#lines .word").first).to_be_visible()
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not errors
+
+
+@pytest.fixture(scope="session")
+def api(url):
+    """Returns a function that asks the server without the page."""
+
+    def post(path, body):
+        request = urllib.request.Request(
+            f"{url}/{path}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    with urllib.request.urlopen(f"{url}/api/models") as answer:
+        model = json.load(answer)["models"][0]
+
+    def ask(signature, **inputs):
+        path = f"v1/models/{model['name']}/versions/{model['version']}:predict"
+        body = {"signature_name": signature, "inputs": inputs}
+        return post(path, body)["outputs"]
+
+    settings = {
+        name: model[name] for name in ("beam_size", "alpha", "max_length")
+    }
+    ask.model = model
+    ask.n_best = lambda text: ask("n_best", text=[text], **settings)
+    ask.split = lambda text: post(
+        "api/split", {"text": text, "language": model["source"]}
+    )
+    return ask
+
+
+def translation_of(text, api):
+    """Returns the translation of a text of several sentences."""
+    parts = api.split(text)
+    answer = api("serving_default", text=parts["sentences"])
+    return "".join(
+        separator + sentence
+        for separator, sentence in zip(
+            parts["separators"], [*answer["translation"], ""], strict=True
+        )
+    )
+
+
+def weights_of(text, api, layer=None, head=None):
+    """Returns the pieces and the weights `[target][source]` of a sentence."""
+    answer = api("explain", text=[text])
+    source = [piece for piece in answer["source_pieces"][0] if piece]
+    target = [piece for piece in answer["target_pieces"][0] if piece]
+    chosen = [
+        weights
+        for n, heads in enumerate(answer["attention"][0])
+        for h, weights in enumerate(heads)
+        if layer in (None, n) and head in (None, h)
+    ]
+    means = [
+        [sum(w[t][s] for w in chosen) / len(chosen) for s in range(len(source))]
+        for t in range(len(target))
+    ]
+    return source, target, means
+
+
+def is_predict(signature):
+    """Returns a filter of requests, by the signature in their body."""
+    name = f'"signature_name":"{signature}"'
+    return lambda request: name in (request.post_data or "")
+
+
+def answer_first(page, signature, times=1, **answer):
+    """Answers the first requests for a signature; lets the others through.
+
+    Without an answer, the connection is refused.
+    """
+    left = [times]
+
+    def handle(route):
+        if not is_predict(signature)(route.request) or not left[0]:
+            return route.continue_()
+        left[0] -= 1
+        return route.fulfill(**answer) if answer else route.abort()
+
+    page.route("**/v1/models/**", handle)
+
+
+def show_heat_map(page):
+    page.get_by_text("Heat map", exact=True).click()
+    expect(page.locator("#heat table")).to_be_visible()
+
+
+def assert_no_horizontal_scroll(page):
+    script = "document.documentElement.scrollWidth <= innerWidth"
+    assert page.evaluate(script)
+
+
+# ---- Translating ------------------------------------------------------------
+
+
+def test_the_translation_appears_while_typing(open_page, api):
+    page = open_page()
+    page.locator("#source").press_sequentially(SENTENCE, delay=15)
+    best = api("serving_default", text=[SENTENCE])["translation"][0]
+    expect(page.locator("#target")).to_have_text(best)
+    expect(page.locator("#announcer")).to_have_text(best)
+    expect(page.locator("#count")).to_have_text(f"{len(SENTENCE)} characters")
+
+
+def test_paragraphs_and_spaces_are_kept(open_page, api):
+    text = f"\n{TWO} \n\n{SENTENCE}\n"
+    page = open_page(text)
+    expected = translation_of(text, api)
+    page.wait_for_function(
+        "text => document.querySelector('#target').textContent === text",
+        arg=expected,
+    )
+
+
+def test_only_new_sentences_are_sent(open_page):
+    page = open_page(TWO)
+    with page.expect_request(is_predict("n_best")) as sent:
+        page.fill("#source", f"{TWO} {SENTENCE}")
+    assert json.loads(sent.value.post_data)["inputs"]["text"] == [SENTENCE]
+
+
+def test_stale_answers_are_dropped(open_page, api):
+    """Holds the first answer back, until the second text has been typed."""
+    page = open_page()
+    held, dropped = [], []
+    first, second = SENTENCE, "Room 7 is on the third floor."
+
+    def hold(route):
+        if json.dumps(first)[1:-1] in route.request.post_data:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/v1/models/**", hold)
+    page.on("requestfailed", lambda request: dropped.append(request))
+    with page.expect_request(is_predict("n_best")):
+        page.fill("#source", first)
+    page.fill("#source", second)
+    best = api("serving_default", text=[second])["translation"][0]
+    expect(page.locator("#target")).to_have_text(best)
+    assert held
+    assert held[0].request in dropped
+    page.wait_for_timeout(300)
+    expect(page.locator("#target")).to_have_text(best)
+
+
+def test_clearing_the_text_clears_the_translation(open_page):
+    page = open_page(SENTENCE)
+    page.fill("#source", "")
+    expect(page.locator("#target")).to_contain_text("appears here")
+    expect(page.locator("#attention")).to_be_hidden()
+    expect(page.locator("#alternatives")).to_be_hidden()
+    expect(page.locator("#copy")).to_be_disabled()
+
+
+def test_a_text_that_was_cut_is_named(open_page, api):
+    text = "seven " * (api.model["max_pieces"] + 5)
+    page = open_page()
+    page.fill("#source", text)
+    expect(page.locator("#cut")).to_contain_text("too long", timeout=60_000)
+
+
+def test_copy(open_page, api):
+    page = open_page(TWO, permissions=["clipboard-read", "clipboard-write"])
+    page.click("#copy")
+    expect(page.locator("#copy")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == translation_of(TWO, api)
+
+
+# ---- Alternatives and settings ----------------------------------------------
+
+
+def test_an_alternative_is_taken(open_page, api):
+    page = open_page(SENTENCE)
+    answer = api.n_best(SENTENCE)
+    buttons = page.locator("#alternatives-list button")
+    expect(buttons).to_have_count(len(set(answer["translation"][0])))
+    score = f"{answer['score'][0][1]:.2f}".replace("-", "−")
+    expect(buttons.nth(1)).to_contain_text(score)
+    buttons.nth(1).click()
+    second = answer["translation"][0][1]
+    expect(page.locator("#target")).to_have_text(second)
+    expect(buttons.nth(1)).to_have_attribute("aria-pressed", "true")
+    note = page.locator("#attention-note")
+    expect(note).to_contain_text("You took an alternative")
+    expect(note).to_contain_text(answer["translation"][0][0])
+    buttons.nth(0).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#target")).to_have_text(answer["translation"][0][0])
+    expect(note).to_be_hidden()
+
+
+def test_alternatives_follow_the_sentence_in_focus(open_page, api):
+    page = open_page(TWO)
+    first, second = api.split(TWO)["sentences"]
+    note = page.locator("#alternatives-note")
+    expect(note).to_contain_text(second)
+    page.locator("#target .sentence").first.click()
+    expect(note).to_contain_text(first)
+    other = api.n_best(first)["translation"][0][1]
+    page.locator("#alternatives-list button").nth(1).click()
+    expect(page.locator("#target .sentence").first).to_have_text(other)
+    best = api("serving_default", text=[second])["translation"][0]
+    expect(page.locator("#target .sentence").last).to_have_text(best)
+    page.fill("#source", f"{TWO} {SENTENCE}")
+    expect(page.locator("#target .sentence")).to_have_count(3)
+    expect(page.locator("#target .sentence").first).to_have_text(other)
+
+
+def test_settings_are_sent_and_reset(open_page, api):
+    page = open_page(SENTENCE)
+    page.get_by_text("Search settings").click()
+    expect(page.locator("#reset")).to_be_disabled()
+    with page.expect_request(is_predict("n_best")) as sent:
+        page.locator("#beam-size").fill("1")
+    inputs = json.loads(sent.value.post_data)["inputs"]
+    assert inputs["beam_size"] == 1
+    assert inputs["alpha"] == api.model["alpha"]
+    assert inputs["max_length"] == api.model["max_length"]
+    expect(page.locator("#alternatives-note")).to_contain_text("larger beam")
+    page.click("#reset")
+    expect(page.locator("#beam-size")).to_have_value(
+        str(api.model["beam_size"])
+    )
+    with page.expect_request(is_predict("n_best")) as sent:
+        page.locator("#alpha").fill("1.2")
+    assert json.loads(sent.value.post_data)["inputs"]["alpha"] == 1.2
+    with page.expect_request(is_predict("n_best")) as sent:
+        page.fill("#max-length", "5")
+        page.locator("#max-length").blur()
+    assert json.loads(sent.value.post_data)["inputs"]["max_length"] == 5
+    expect(page.locator("#attention-note")).to_contain_text("Your settings")
+
+
+def test_the_model_is_described(open_page, api):
+    page = open_page()
+    page.get_by_text("About this model").click()
+    about = page.locator("#about")
+    expect(about).to_contain_text(f"{api.model['max_pieces']} word pieces")
+    for field in api.model["signature"].split("|"):
+        if field.startswith("d_model:"):
+            expect(about).to_contain_text(field.removeprefix("d_model:"))
+
+
+# ---- Attention --------------------------------------------------------------
+
+
+def test_a_word_shows_its_lines(open_page):
+    page = open_page(SENTENCE)
+    words = page.locator("[aria-label='Words of the translation'] .word")
+    words.nth(3).hover()
+    lines = page.locator("#lines path.current")
+    assert 0 < lines.count() < page.locator("#lines path").count()
+    expect(page.locator("#caption")).to_contain_text("looked at")
+    assert page.locator("#mirror .tint").count() > 5
+    page.mouse.move(0, 0)
+    expect(lines).to_have_count(0)
+    page.locator("#target .tint").nth(3).hover()
+    expect(words.nth(3)).to_have_class("word starts current")
+    source = page.locator("[aria-label='Words of the source'] .word")
+    source.nth(2).focus()
+    expect(page.locator("#caption")).to_contain_text("was looked at by")
+
+
+@pytest.mark.parametrize(("layer", "head"), [(None, None), (0, None), (1, 0)])
+def test_weights_are_those_of_the_server(open_page, api, layer, head):
+    """Compares the heat map of word pieces with the signature `explain`."""
+    source, target, weights = weights_of(SENTENCE, api, layer, head)
+    page = open_page(SENTENCE)
+    show_heat_map(page)
+    page.check("#by-piece")
+    page.select_option("#layer", "" if layer is None else str(layer + 1))
+    page.select_option("#head", "" if head is None else str(head + 1))
+    expect(page.locator("#heat thead th")).to_have_count(len(source))
+    expect(page.locator("#heat tbody th")).to_have_count(len(target))
+    cells = page.locator("#heat tbody td").all_text_contents()
+    shown = [int(cell.removesuffix(" %")) for cell in cells]
+    expected = [100 * weight for row in weights for weight in row]
+    assert shown == pytest.approx(expected, abs=0.51)
+
+
+def test_words_have_the_weights_of_their_pieces(open_page):
+    page = open_page(SENTENCE)
+    show_heat_map(page)
+    rows = page.locator("#heat tbody tr").all()
+    assert len(rows) > 5
+    for row in rows:
+        cells = row.locator("td").all_text_contents()
+        total = sum(int(cell.removesuffix(" %")) for cell in cells)
+        assert total == pytest.approx(100, abs=0.5 * len(cells))
+    page.locator("#heat tbody td").nth(20).hover()
+    expect(page.locator("#caption")).to_contain_text("→")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["日本 <b>Hi</b> & 'x' \"y\" (e.g. this?!)…", "7", "...", "\u200b", "🚂 é"],
+)
+def test_any_text_is_shown(open_page, api, text):
+    page = open_page()
+    page.fill("#source", text)
+    page.wait_for_timeout(1000)
+    expect(page.locator("#target")).to_have_attribute("aria-busy", "false")
+    shown = page.locator("#target").text_content()
+    assert shown == translation_of(text, api) or "appears here" in shown
+
+
+# ---- Files ------------------------------------------------------------------
+
+
+def many_sentences(count):
+    lines = [f"Room {n} is on the third floor." for n in range(count)]
+    return "\n".join(lines) + "\n\nThe end.\n"
+
+
+def test_a_file_is_translated(open_page, api, tmp_path):
+    text = many_sentences(70)
+    path = tmp_path / "letter.txt"
+    path.write_text(text)
+    page = open_page()
+    bars = []
+    page.route(
+        "**/v1/models/**",
+        lambda route: (
+            bars.append(page.locator("#document-progress").is_visible()),
+            route.continue_(),
+        ),
+    )
+    page.set_input_files("#file", path)
+    link = page.locator("#document-download")
+    expect(link).to_have_text(
+        f"Download letter.{api.model['target']}.txt", timeout=60_000
+    )
+    assert bars == [True] * len(bars)
+    assert len(bars) == 3
+    with page.expect_download() as download:
+        link.click()
+    assert download.value.suggested_filename == "letter.de.txt"
+    saved = pathlib.Path(download.value.path()).read_text("utf-8")
+    assert saved == translation_of(text, api)
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#document")).to_be_hidden()
+
+
+def test_a_file_is_dropped(open_page):
+    page = open_page()
+    transfer = page.evaluate_handle(
+        "() => { const data = new DataTransfer(); data.items.add(new File("
+        "['Room 7 is on the third floor.'], 'room.txt')); return data; }"
+    )
+    page.dispatch_event("#source", "dragover", {"dataTransfer": transfer})
+    expect(page.locator("#drop")).to_be_visible()
+    page.dispatch_event("#source", "drop", {"dataTransfer": transfer})
+    expect(page.locator("#drop")).to_be_hidden()
+    expect(page.locator("#document-download")).to_contain_text("room.")
+
+
+def test_a_busy_server_delays_a_file(open_page):
+    page = open_page()
+    answer_first(
+        page,
+        "serving_default",
+        status=429,
+        headers={"Retry-After": "1"},
+        json={"error": "full"},
+    )
+    page.set_input_files("#file", files=[text_file("a.txt", b"Room 7.")])
+    expect(page.locator("#trouble")).to_contain_text("busy")
+    expect(page.locator("#document-download")).to_be_visible()
+    expect(page.locator("#trouble")).to_be_hidden()
+
+
+def test_a_file_is_cancelled(open_page):
+    page = open_page()
+    held = []
+    page.route("**/v1/models/**", lambda route: held.append(route))
+    page.set_input_files(
+        "#file", files=[text_file("a.txt", many_sentences(99).encode())]
+    )
+    expect(page.locator("#document-text")).to_contain_text("0 of 100")
+    with page.expect_event("requestfailed"):
+        page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#document")).to_be_hidden()
+    page.wait_for_timeout(200)
+    assert len(held) == 1
+
+
+def text_file(name, content):
+    return {"name": name, "mimeType": "text/plain", "buffer": content}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\n \n", "has no words"),
+        (b"\x89PNG\r\n\x1a\n\x00", "not a text file"),
+        ("Gr\u00fc\u00df".encode("latin-1"), "not a text file"),
+        (b"a" * 5_000_001, "too large"),
+    ],
+)
+def test_a_file_that_cannot_be_translated(open_page, content, message):
+    page = open_page()
+    page.set_input_files("#file", files=[text_file("a.txt", content)])
+    expect(page.locator("#document-text")).to_contain_text(message)
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#document")).to_be_hidden()
+
+
+def test_a_file_in_utf_16_is_read(open_page):
+    page = open_page()
+    content = "Room 7 is on the third floor.".encode("utf-16")
+    page.set_input_files("#file", files=[text_file("a.txt", content)])
+    expect(page.locator("#document-download")).to_be_visible()
+
+
+# ---- Trouble ----------------------------------------------------------------
+
+
+def test_a_busy_server_is_asked_again(open_page, api):
+    page = open_page()
+    answer = {"status": 429, "json": {"error": "full"}}
+    answer_first(page, "n_best", headers={"Retry-After": "1"}, **answer)
+    page.fill("#source", SENTENCE)
+    expect(page.locator("#trouble")).to_contain_text("The server is busy")
+    best = api("serving_default", text=[SENTENCE])["translation"][0]
+    expect(page.locator("#target")).to_have_text(best)
+    expect(page.locator("#trouble")).to_be_hidden()
+
+
+def test_a_lost_connection_is_tried_again(open_page, api):
+    page = open_page()
+    answer_first(page, "n_best", times=2)
+    page.fill("#source", SENTENCE)
+    expect(page.locator("#trouble")).to_contain_text("cannot be reached")
+    best = api("serving_default", text=[SENTENCE])["translation"][0]
+    expect(page.locator("#target")).to_have_text(best)
+    expect(page.locator("#trouble")).to_be_hidden()
+
+
+def test_a_token_is_asked_for_and_kept(open_page):
+    def demand_token(page):
+        def handle(route):
+            header = route.request.headers.get("authorization")
+            if header == "Bearer secret":
+                return route.continue_()
+            return route.fulfill(status=401, json={"error": "Token missing"})
+
+        page.route("**/api/**", handle)
+        page.route("**/v1/**", handle)
+        page.on("load", lambda: page.fill("#token", "secret"))
+
+    page = open_page(before=lambda page: None)
+    demand_token(page)
+    page.reload()
+    expect(page.locator("#trouble")).to_contain_text("access token")
+    page.fill("#token", "wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#trouble")).to_contain_text("access token")
+    page.fill("#token", "secret")
+    page.get_by_role("button", name="Use it").click()
+    expect(page.locator("#trouble")).to_be_hidden()
+    page.fill("#source", SENTENCE)
+    expect(page.locator("#lines .word").first).to_be_visible()
+    page.reload()
+    expect(page.locator("#title")).to_contain_text(" to ")
+    expect(page.locator("#trouble")).to_be_hidden()
+
+
+@pytest.mark.parametrize("status", [400, 404, 500, 504])
+def test_other_errors_are_shown(open_page, status):
+    page = open_page()
+    answer_first(page, "n_best", status=status, json={"error": "the cause <b>"})
+    page.fill("#source", SENTENCE)
+    expect(page.locator("#trouble")).to_contain_text("the cause <b>")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#lines .word").first).to_be_visible()
+    expect(page.locator("#trouble")).to_be_hidden()
+
+
+def test_an_error_page_of_a_proxy_is_shown(open_page):
+    page = open_page()
+    answer_first(page, "n_best", status=502, body="<html>Bad gateway</html>")
+    page.fill("#source", SENTENCE)
+    expect(page.locator("#trouble")).to_contain_text("status 502")
+
+
+# ---- Looks and access -------------------------------------------------------
+
+
+def background(page):
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_themes(open_page):
+    light = background(open_page(color_scheme="light"))
+    page = open_page(color_scheme="dark")
+    dark = background(page)
+    assert light != dark
+    button = page.get_by_role("button", name="Dark theme")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    button.click()
+    assert background(page) == light
+    page.reload()
+    assert background(page) == light
+    expect(button).to_have_attribute("aria-pressed", "false")
+
+
+def test_motion_is_reduced(open_page):
+    page = open_page(SENTENCE, reduced_motion="reduce")
+    script = "node => getComputedStyle(node).transitionDuration"
+    assert page.locator("#lines .word").first.evaluate(script) == "0s"
+
+
+@pytest.mark.parametrize("text", [SENTENCE, TWO, "a" * 300, f"{SENTENCE} " * 9])
+def test_a_phone_does_not_scroll_sideways(open_page, text):
+    page = open_page(text, size=PHONE)
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert_no_horizontal_scroll(page)
+    page.check("#by-piece")
+    assert_no_horizontal_scroll(page)
+    show_heat_map(page)
+    assert_no_horizontal_scroll(page)
+
+
+def focused(page):
+    """Returns the id, or the text, of the element that has the focus."""
+    return page.evaluate(
+        "() => { const node = document.activeElement;"
+        " return node.id || node.value || node.textContent.trim(); }"
+    )
+
+
+def test_everything_is_reached_by_keyboard(open_page, api):
+    page = open_page()
+    assert focused(page) == "source"
+    page.keyboard.type(TWO)
+    expect(page.locator("#lines .word").first).to_be_visible()
+    expect(page.locator("#target .sentence")).to_have_count(2)
+    first, second = api.split(TWO)["sentences"]
+    stops = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        stops.append(focused(page))
+        outline = page.evaluate(
+            "getComputedStyle(document.activeElement).outlineStyle"
+        )
+        assert outline != "none" or stops[-1] in ("source", "lines")
+        if stops[-1] == "About this model":
+            break
+    best = api("serving_default", text=[second])["translation"][0]
+    order = ["choose-file", best, "copy", "lines", "layer", "head", "by-piece"]
+    places = [stops.index(stop) for stop in order]
+    assert places == sorted(places)
+    assert stops[-2:] == ["Search settings", "About this model"]
+
+    # One stop for the words of each side, and the arrow keys between them.
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Shift+Tab")
+    words = page.locator("[aria-label='Words of the translation'] .word")
+    expect(words.first).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(words.nth(1)).to_be_focused()
+    expect(page.locator("#caption")).to_contain_text("looked at")
+    page.keyboard.press("End")
+    expect(words.last).to_be_focused()
+    page.keyboard.press("Escape")
+    assert focused(page) == "source"
+    expect(page.locator("#lines path.current")).to_have_count(0)
+
+    # Another sentence, and its second translation.
+    page.locator("#target .sentence").last.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#alternatives-note")).to_contain_text(first)
+    expect(page.locator("#target .sentence").first).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    other = api.n_best(first)["translation"][0][1]
+    expect(page.locator("#target .sentence").first).to_have_text(other)
+    expect(page.locator("#alternatives-list button").nth(1)).to_be_focused()
+
+
+def nothing(page):
+    pass
+
+
+def open_details(page):
+    for summary in page.locator("summary").all():
+        summary.click()
+
+
+def take_alternative(page):
+    page.locator("#alternatives-list button").nth(1).click()
+    expect(page.locator("#attention-note")).to_be_visible()
+    page.locator("#lines .word").first.hover()
+
+
+def ask_for_token(page):
+    answer_first(page, "n_best", status=401, json={"error": "no"})
+    page.fill("#source", "Another text.")
+    expect(page.locator("#token")).to_be_visible()
+
+
+def translate_file(page):
+    page.set_input_files("#file", files=[text_file("a.txt", b"Room 7.")])
+    expect(page.locator("#document-download")).to_be_visible()
+
+
+STATES = {
+    "empty": ("", nothing),
+    "text": (TWO, nothing),
+    "heat": (SENTENCE, show_heat_map),
+    "details": (SENTENCE, open_details),
+    "taken": (SENTENCE, take_alternative),
+    "token": (SENTENCE, ask_for_token),
+    "file": (SENTENCE, translate_file),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_axe_finds_nothing(open_page, state, theme, size):
+    text, prepare = STATES[state]
+    page = open_page(
+        text, size=size, color_scheme=theme, reduced_motion="reduce"
+    )
+    prepare(page)
+    page.wait_for_timeout(300)
+    found = Axe().run(page, options={"resultTypes": ["violations"]})
+    assert not found.response["violations"], found.generate_report()
+
+
+@pytest.mark.skipif(not SCREENSHOTS, reason="SCREENSHOTS is not set")
+@pytest.mark.parametrize(
+    ("name", "theme", "size"),
+    [
+        ("desktop-light", "light", DESKTOP),
+        ("desktop-dark", "dark", DESKTOP),
+        ("heat-map", "light", DESKTOP),
+        ("phone", "light", PHONE),
+    ],
+)
+def test_screenshots(open_page, name, theme, size):
+    page = open_page(SENTENCE, size=size, color_scheme=theme)
+    if name == "heat-map":
+        show_heat_map(page)
+    else:
+        page.locator("[aria-label='Words of the translation'] .word").nth(
+            7
+        ).hover()
+    page.wait_for_timeout(400)
+    page.screenshot(
+        path=pathlib.Path(SCREENSHOTS) / f"{name}.png", full_page=True
+    )
