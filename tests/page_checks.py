@@ -404,7 +404,7 @@ def test_words_have_the_weights_of_their_pieces(open_page):
         total = sum(int(cell.removesuffix(" %")) for cell in cells)
         assert total == pytest.approx(100, abs=0.5 * len(cells))
     page.locator("#heat tbody td").nth(20).hover()
-    expect(page.locator("#caption")).to_contain_text("→")
+    expect(page.locator("#caption")).to_contain_text("looked at")
 
 
 @pytest.mark.parametrize(
@@ -588,6 +588,7 @@ def test_other_errors_are_shown(open_page, status):
     answer_first(page, "n_best", status=status, json={"error": "the cause <b>"})
     page.fill("#source", SENTENCE)
     expect(page.locator("#trouble")).to_contain_text("the cause <b>")
+    expect(page.locator("#copy")).to_be_disabled()
     page.get_by_role("button", name="Try again").click()
     expect(page.locator("#lines .word").first).to_be_visible()
     expect(page.locator("#trouble")).to_be_hidden()

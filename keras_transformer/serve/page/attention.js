@@ -114,14 +114,14 @@ export class AttentionView {
     return this.weights.map((row) => row[index]);
   }
 
-  describe({ side, index }, separator = " ") {
+  describe({ side, index }) {
     const others = this.groups[OTHER[side]];
     const weights = this.weightsOf({ side, index });
     return weights
-      .map((weight, i) => ({ weight, text: others[i].text }))
+      .map((weight, i) => ({ weight, group: others[i] }))
       .sort((a, b) => b.weight - a.weight)
       .filter(({ weight }, i) => i < NAMED && weight >= 0.01)
-      .map(({ weight, text }) => `${text}${separator}${percent(weight)}`)
+      .map(({ weight, group }) => `${quoted(group)} ${percent(weight)}`)
       .join(", ");
   }
 
@@ -138,7 +138,7 @@ export class AttentionView {
     button.classList.toggle("end", group.end);
     button.setAttribute(
       "aria-label",
-      `${group.text}: ${this.describe({ side, index }) || "none"}`,
+      `${quoted(group)}: ${this.describe({ side, index }) || "none"}`,
     );
     return button;
   }
@@ -239,7 +239,7 @@ export class AttentionView {
     const { source, target } = this.groups;
     this.highlight({ side: "target", index: t });
     const weight = percent(this.weights[t][s]);
-    this.caption.textContent = `${target[t].text} → ${source[s].text}: ${weight}`;
+    this.caption.textContent = `${quoted(target[t])} looked at ${quoted(source[s])}: ${weight}`;
   }
 
   /** Shows what one word looked at; without a place, shows all. */
@@ -281,14 +281,18 @@ export class AttentionView {
   }
 
   sentenceOn(place) {
-    const { text } = this.groups[place.side][place.index];
+    const word = quoted(this.groups[place.side][place.index]);
     const verb = place.side === "target" ? "looked at" : "was looked at by";
-    return `“${text}” ${verb} ${this.describe(place) || "nothing"}`;
+    return `${word} ${verb} ${this.describe(place) || "nothing"}`;
   }
 
   hint() {
     return "Point at a word, or move to it with Tab and the arrow keys.";
   }
+}
+
+function quoted({ text, end }) {
+  return end ? "the end" : `“${text}”`;
 }
 
 function percent(weight) {

@@ -33,6 +33,7 @@ export async function translate() {
     if (page.trouble.dataset.kind !== "token") hideTrouble();
     announce();
   } catch (error) {
+    if (!signal.aborted) markStale();
     report(error, signal);
   }
 }
@@ -70,8 +71,15 @@ function showTranslation() {
   });
   page.target.replaceChildren(...nodes, separators.at(-1));
   if (!sentences.length) showPlaceholder();
+  page.target.classList.remove("stale");
   page.copy.disabled = !sentences.length;
   showCut();
+}
+
+/** Shows that the translation is not that of the text. */
+function markStale() {
+  page.target.classList.add("stale");
+  page.copy.disabled = true;
 }
 
 function makeChoosable(node, index) {
