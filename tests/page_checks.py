@@ -86,7 +86,7 @@ def open_page(browser, url):
         if message.type == "error" and not is_status:
             errors.append(message.text)
 
-    def open_page(text="", size=DESKTOP, before=None, **options):
+    def open_page(text="", size=DESKTOP, **options):
         width, height = size
         context = browser.new_context(
             viewport={"width": width, "height": height}, **options
@@ -95,8 +95,6 @@ def open_page(browser, url):
         page = context.new_page()
         page.on("console", log)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        if before:
-            before(page)
         page.goto(url)
         expect(page.locator("#title")).to_contain_text(" to ")
         if text:
@@ -214,6 +212,17 @@ def test_the_translation_appears_while_typing(open_page, api):
     expect(page.locator("#target")).to_have_text(best)
     expect(page.locator("#announcer")).to_have_text(best)
     expect(page.locator("#count")).to_have_text(f"{len(SENTENCE)} characters")
+
+
+def test_an_example_is_translated(open_page, api):
+    page = open_page()
+    if api.model["name"] != "demo":
+        pytest.skip("examples are shown for the demo alone")
+    example = page.locator("#examples button").nth(2)
+    text = example.text_content()
+    example.click()
+    expect(page.locator("#source")).to_have_value(text)
+    expect(page.locator("#target")).to_have_text(translation_of(text, api))
 
 
 def test_paragraphs_and_spaces_are_kept(open_page, api):
@@ -500,6 +509,36 @@ def test_a_file_is_cancelled(open_page):
     assert len(held) == 1
 
 
+@pytest.mark.parametrize("text", ["a b\n\nc d\n" * 40, "word " * 99, "x" * 99])
+def test_a_long_text_is_cut_between_words(open_page, text):
+    page = open_page()
+    script = "text => import('/documents.js').then(m => m.blocks(text, 20))"
+    blocks = page.evaluate(script, text)
+    assert "".join(blocks) == text
+    assert max(len(block) for block in blocks) <= 20
+    if " " in text:
+        assert all(block[-1].isspace() for block in blocks)
+
+
+@pytest.mark.parametrize("by_piece", [False, True])
+def test_pieces_are_joined_to_words(open_page, by_piece):
+    page = open_page()
+    pieces = ["▁Vi", "en", "na", "▁", "1", ".", "5", "▁<", "<0xC3>", "<0xA9>"]
+    pieces += [".", ")", "</s>"]
+    words = ["Vienna", "1.5", "<é", ".", ")", "end"]
+    script = (
+        "([pieces, byPiece]) => import('/pieces.js')"
+        ".then(m => m.groupPieces(pieces, byPiece))"
+    )
+    groups = page.evaluate(script, [pieces, by_piece])
+    places = [place for group in groups for place in group["indices"]]
+    assert places == list(range(len(pieces)))
+    if by_piece:
+        assert len(groups) == len(pieces)
+    else:
+        assert [group["text"] for group in groups] == words
+
+
 def text_file(name, content):
     return {"name": name, "mimeType": "text/plain", "buffer": content}
 
@@ -554,19 +593,14 @@ def test_a_lost_connection_is_tried_again(open_page, api):
 
 
 def test_a_token_is_asked_for_and_kept(open_page):
-    def demand_token(page):
-        def handle(route):
-            header = route.request.headers.get("authorization")
-            if header == "Bearer secret":
-                return route.continue_()
-            return route.fulfill(status=401, json={"error": "Token missing"})
+    def demand_token(route):
+        if route.request.headers.get("authorization") == "Bearer secret":
+            return route.continue_()
+        return route.fulfill(status=401, json={"error": "Token missing"})
 
-        page.route("**/api/**", handle)
-        page.route("**/v1/**", handle)
-        page.on("load", lambda: page.fill("#token", "secret"))
-
-    page = open_page(before=lambda page: None)
-    demand_token(page)
+    page = open_page()
+    page.route("**/api/**", demand_token)
+    page.route("**/v1/**", demand_token)
     page.reload()
     expect(page.locator("#trouble")).to_contain_text("access token")
     page.fill("#token", "wrong")

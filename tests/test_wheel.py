@@ -69,6 +69,13 @@ print(keras_transformer.__file__)
     ]
 
 
+def test_the_wheel_has_the_page(installed):
+    folder = pathlib.Path("keras_transformer/serve/page")
+    names = {path.name for path in (ROOT / folder).iterdir()}
+    assert "index.html" in names
+    assert {path.name for path in (installed / folder).iterdir()} == names
+
+
 def test_the_wheel_has_no_tests_or_benchmarks(installed):
     names = {path.name for path in installed.iterdir()}
     assert "keras_transformer" in names

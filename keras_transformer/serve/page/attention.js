@@ -238,8 +238,8 @@ export class AttentionView {
     const [t, s] = cell.dataset.cell.split(" ").map(Number);
     const { source, target } = this.groups;
     this.highlight({ side: "target", index: t });
-    const weight = percent(this.weights[t][s]);
-    this.caption.textContent = `${quoted(target[t])} looked at ${quoted(source[s])}: ${weight}`;
+    const words = `${quoted(target[t])} looked at ${quoted(source[s])}`;
+    this.caption.textContent = `${words} ${percent(this.weights[t][s])}`;
   }
 
   /** Shows what one word looked at; without a place, shows all. */
@@ -313,15 +313,15 @@ function curve(source, target, frame, sideways) {
   const x = (box) => box.left + box.width / 2 - frame.left;
   const y = (box) => box.top + box.height / 2 - frame.top;
   if (sideways) {
-    const from = source.right - frame.left;
-    const to = target.left - frame.left;
-    const middle = (from + to) / 2;
-    return `M${from} ${y(source)}C${middle} ${y(source)} ${middle} ${y(target)} ${to} ${y(target)}`;
+    const from = [source.right - frame.left, y(source)];
+    const to = [target.left - frame.left, y(target)];
+    const middle = (from[0] + to[0]) / 2;
+    return `M${from}C${middle},${from[1]} ${middle},${to[1]} ${to}`;
   }
-  const from = source.bottom - frame.top;
-  const to = target.top - frame.top;
-  const middle = (from + to) / 2;
-  return `M${x(source)} ${from}C${x(source)} ${middle} ${x(target)} ${middle} ${x(target)} ${to}`;
+  const from = [x(source), source.bottom - frame.top];
+  const to = [x(target), target.top - frame.top];
+  const middle = (from[1] + to[1]) / 2;
+  return `M${from}C${from[0]},${middle} ${to[0]},${middle} ${to}`;
 }
 
 function path(shape, weight) {

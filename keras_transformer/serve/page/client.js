@@ -11,7 +11,7 @@ export class ServerError extends Error {
 }
 
 /** Waits; rejects when the signal is aborted. */
-export function sleep(seconds, signal) {
+function sleep(seconds, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, 1000 * seconds);
     signal?.addEventListener("abort", () => {

@@ -1,6 +1,6 @@
 // Translates text files: reads, splits and puts them together again.
 
-export const LARGEST_FILE = 5_000_000; // bytes
+const LARGEST_FILE = 5_000_000; // bytes
 const BLOCK = 60_000; // characters that are split into sentences at once
 const CHUNK = 32; // sentences of one request
 

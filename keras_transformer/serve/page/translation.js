@@ -42,7 +42,8 @@ async function translateParts(text, parts, signal) {
   const unique = [...new Set(parts.sentences)];
   const missing = unique.filter((sentence) => !resultOf(sentence));
   for (let i = 0; i < missing.length; i += BATCH) {
-    showLatency(await nBest(missing.slice(i, i + BATCH), signal));
+    const time = await nBest(missing.slice(i, i + BATCH), signal);
+    showLatency(time);
     signal.throwIfAborted();
     showParts(text, parts);
   }
