@@ -366,6 +366,23 @@ def test_the_model_is_described(open_page, api):
             expect(about).to_contain_text(field.removeprefix("d_model:"))
 
 
+def test_a_model_without_languages(open_page, api):
+    page = open_page()
+    models = [{**api.model, "source": "", "target": ""}]
+    page.route(
+        "**/api/models", lambda route: route.fulfill(json={"models": models})
+    )
+    page.reload()
+    expect(page.locator("#model option")).to_have_count(1)
+    expect(page.locator("#title")).to_have_text("Translate")
+    page.fill("#source", SENTENCE)
+    expect(page.locator("#lines .word").first).to_be_visible()
+    page.set_input_files("#file", files=[text_file("a.txt", b"Room 7.")])
+    expect(page.locator("#document-download")).to_contain_text(
+        "a.translated.txt"
+    )
+
+
 # ---- Attention --------------------------------------------------------------
 
 

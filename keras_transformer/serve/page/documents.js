@@ -38,9 +38,9 @@ function decode(bytes) {
   }
 }
 
-/** Returns the name of the translated file: `letter.de.txt`. */
+/** Returns the name of the translated file, such as `letter.de.txt`. */
 export function translatedName(name, language) {
-  return `${name.replace(/\.[^.]+$/, "")}.${language}.txt`;
+  return `${name.replace(/\.[^.]+$/, "")}.${language || "translated"}.txt`;
 }
 
 /** Cuts a text where no sentence is cut: at blank lines, else at line ends. */

@@ -46,10 +46,11 @@ function useModel(model) {
   state.model = model;
   const source = languageName(model.source);
   const target = languageName(model.target);
-  page.title.textContent = `${source} to ${target}`;
-  document.title = `${source} to ${target} – keras_transformer`;
-  page.sourceLabel.textContent = source;
-  page.targetLabel.textContent = target;
+  const title = source && target ? `${source} to ${target}` : "Translate";
+  page.title.textContent = title;
+  document.title = `${title} – keras_transformer`;
+  page.sourceLabel.textContent = source || "Text";
+  page.targetLabel.textContent = target || "Translation";
   page.source.lang = model.source;
   page.target.lang = model.target;
   page.examples.hidden = model.name !== "demo";
