@@ -208,24 +208,31 @@ def main():
     pairs = list(zip(lines, outputs, strict=True))
     print(f"translate: {len(lines) / seconds:.1f} texts/s")
     server = Server(given.model, given.serve_options)
-    print(
-        "clients  texts/s  refused  different  p50 short  p99 short  "
-        "p50 long  p99 long      MB"
-    )
-    for concurrency in given.concurrency:
-        found = asyncio.run(
-            load(server, given.model.name, pairs, concurrency, given.seconds)
-        )
-        counts = found["counts"]
-        short, long = percentiles(found["short"]), percentiles(found["long"])
+    try:
         print(
-            f"{concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
-            f"{counts[429]:7}  {counts['different']:9}  {short[0]:>9}  "
-            f"{short[1]:>9}  {long[0]:>8}  {long[1]:>8}  "
-            f"{server.memory() / 1e6:6.0f}",
-            flush=True,
+            "clients  texts/s  refused  different  p50 short  p99 short  "
+            "p50 long  p99 long      MB"
         )
-    server.stop()
+        for concurrency in given.concurrency:
+            found = asyncio.run(
+                load(
+                    server, given.model.name, pairs, concurrency, given.seconds
+                )
+            )
+            counts = found["counts"]
+            short, long = (
+                percentiles(found["short"]),
+                percentiles(found["long"]),
+            )
+            print(
+                f"{concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
+                f"{counts[429]:7}  {counts['different']:9}  {short[0]:>9}  "
+                f"{short[1]:>9}  {long[0]:>8}  {long[1]:>8}  "
+                f"{server.memory() / 1e6:6.0f}",
+                flush=True,
+            )
+    finally:
+        server.stop()
     outputs, seconds = translate(newest, lines)
     print(f"translate: {len(lines) / seconds:.1f} texts/s")
 

@@ -33,7 +33,7 @@ class Engine(Protocol):
 
         Raises:
             ServingError: if the computation fails.
-            ProcessEndedError: if it ends without an answer, and may be repeated.
+            ProcessEndedError: if it ends before it answers; repeat it then.
         """
         ...
 

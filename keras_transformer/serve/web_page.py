@@ -6,17 +6,21 @@ Its translations come from the REST API that all clients use.
 import asyncio
 import importlib.resources
 import json
+import pathlib
 
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.models import Models
 from keras_transformer.serve.rest import Answer
 
-# Paths of the page, with file and type.
-FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+FOLDER = importlib.resources.files("keras_transformer.serve") / "page"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
 }
+# The file at each path of the page.
+FILES = {f"/{file.name}": file for file in FOLDER.iterdir()}
+FILES["/"] = FILES.pop("/index.html")
 # Nothing is loaded from elsewhere, and no other page may frame it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -33,15 +37,14 @@ async def answer(method: str, path: str, body: bytes, models: Models) -> Answer:
         ServingError: for an unknown path, another method or a malformed body.
     """
     if path in FILES and method in ("GET", "HEAD"):
-        name, kind = FILES[path]
-        file = importlib.resources.files("keras_transformer.serve") / "page"
+        file = FILES[path]
         headers = [
-            ("Content-Type", kind),
+            ("Content-Type", TYPES[pathlib.PurePath(file.name).suffix]),
             ("Content-Security-Policy", POLICY),
             ("Referrer-Policy", "no-referrer"),
             ("Cache-Control", "no-cache"),
         ]
-        return Answer(200, headers, (file / name).read_bytes())
+        return Answer(200, headers, file.read_bytes())
     if (method, path) == ("GET", "/api/models"):
         return _json({"models": _models(models)})
     if (method, path) == ("POST", "/api/split"):
