@@ -199,7 +199,7 @@ def main():
     parser.add_argument(
         "--concurrency", type=int, nargs="+", default=[1, 8, 32, 128]
     )
-    parser.add_argument("--texts", type=int, default=2000)
+    parser.add_argument("--texts", type=int, default=5000)
     parser.add_argument("--serve-options", nargs=argparse.REMAINDER, default=[])
     given = parser.parse_args()
     newest = max(given.model.glob("[0-9]*"), key=lambda path: int(path.name))

@@ -1,0 +1,123 @@
+"""A server in a process of its own, and clients that load it."""
+
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+
+class Server:
+    """`keras-transformer serve` in a process, at free ports."""
+
+    def __init__(self, folder, log, *options):
+        command = [sys.executable, "-m", "keras_transformer", "serve"]
+        command += [str(folder), "--port", "0", "--grpc-port", "0", *options]
+        self.log = pathlib.Path(log)
+        root = str(pathlib.Path(__file__).parents[1])
+        with open(self.log, "w") as file:
+            self.process = subprocess.Popen(
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": root},
+            )
+        self.wait_for("Stop with")
+        addresses = next(
+            line for line in self.lines() if "Stop with Ctrl-C" in line
+        )
+        self.port = int(addresses.split("//")[1].split("/")[0].split(":")[1])
+        grpc = addresses.split("gRPC at ")[1].split(". Stop")[0]
+        self.grpc_address = grpc
+
+    def lines(self):
+        return self.log.read_text().splitlines()
+
+    def wait_for(self, text, seconds=90):
+        """Waits until the log has a text."""
+        end = time.monotonic() + seconds
+        while text not in self.log.read_text():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"No {text!r} in:\n{self.log.read_text()}")
+            time.sleep(0.05)
+
+    def workers(self):
+        """Returns the process ids of the models."""
+        pid = self.process.pid
+        path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
+        return [int(child) for child in path.read_text().split()]
+
+    def request(self, method, path, body=None, headers=None, timeout=60):
+        """Returns status, headers and body of an answer."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=timeout
+        )
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, dict(answer.headers), answer.read()
+        finally:
+            connection.close()
+
+    def translate(self, *texts, version=None):
+        """Returns the translations of texts."""
+        path = "/v1/models/demo"
+        if version is not None:
+            path += f"/versions/{version}"
+        body = json.dumps({"inputs": {"text": texts}})
+        status, _, answer = self.request("POST", f"{path}:predict", body)
+        if status != 200:
+            raise RuntimeError(f"{status}: {answer.decode()}")
+        return json.loads(answer)["outputs"]["translation"]
+
+    def stop(self, number=signal.SIGTERM):
+        """Stops the server and returns its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+class Load:
+    """Threads that translate until they are told to stop.
+
+    Used as `with Load(server, expected) as load:`. Each answer is compared
+    with the expected one; `failures` has all others and all errors.
+    """
+
+    def __init__(self, server, expected, threads=6):
+        self.server = server
+        self.expected = expected
+        self.failures = []
+        self.answers = 0
+        self._is_over = threading.Event()
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads)
+        self._threads = threads
+
+    def __enter__(self):
+        self._futures = [
+            self._pool.submit(self._translate, i) for i in range(self._threads)
+        ]
+        return self
+
+    def __exit__(self, *_):
+        self._is_over.set()
+        self._pool.shutdown()
+
+    def _translate(self, start):
+        texts = list(self.expected)
+        i = start
+        while not self._is_over.is_set():
+            text = texts[i % len(texts)]
+            i += 1
+            try:
+                (answer,) = self.server.translate(text)
+            except Exception as error:
+                self.failures.append(repr(error))
+                continue
+            if answer not in self.expected[text]:
+                self.failures.append((text, answer))
+            self.answers += 1
