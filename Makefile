@@ -5,16 +5,21 @@ BIN := .venv/bin
 # gigabytes of it: there, better TORCH="torch --index-url URL" with the address
 # of the CPU builds that PyTorch's installation page gives.
 TORCH ?= torch==2.13.0
+# The export that `make serve` and `make test-page` serve.
+MODEL ?= saved_models/demo
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
-.PHONY: demo test test-jax test-torch test-transformers test-page test-slow docs lint \
-    format clean
+.PHONY: demo serve test test-jax test-torch test-transformers test-page \
+    test-serve test-slow docs lint format clean
 
 demo: .venv/text  ## train, export and use a model: three to five minutes
 	@mkdir -p runs
 	$(BIN)/python examples/translation.py $(QUIETLY)
 	$(BIN)/python examples/use_saved_model.py saved_models/demo/1 $(QUIETLY)
+
+serve: .venv/text .venv/serve $(MODEL)  ## serve the demo's model, with a page
+	$(BIN)/keras-transformer serve $(MODEL)
 
 test: .venv/dev  ## what has to pass before a commit lands
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -50,11 +55,13 @@ test-transformers: .venv/dev .venv-torch/transformers  ## imported models
 	    tests/marian_parity.py
 
 # Needs Chromium, and says how to install it. SCREENSHOTS may name a folder for
-# images of the page; MODELS, another folder of exports to serve.
-MODELS ?= saved_models
-test-page: .venv/page $(MODELS)/demo  ## the server's page, in a browser
-	PAGE_MODELS=$(MODELS) $(BIN)/python -m pytest --noconftest \
+# images of the page; MODEL, another export to serve.
+test-page: .venv/page $(MODEL)  ## the server's page, in a browser
+	PAGE_MODEL=$(MODEL) $(BIN)/python -m pytest --noconftest \
 	    tests/page_checks.py
+
+test-serve: .venv/dev  ## the server as a process, under load
+	$(BIN)/python -m pytest tests/serve_checks.py
 
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow
@@ -76,7 +83,7 @@ format: .venv/dev
 clean:
 	rm -rf .venv .venv-torch runs build dist *.egg-info
 
-.venv/dev .venv/text .venv/docs .venv/page: setup.py
+.venv/dev .venv/text .venv/docs .venv/page .venv/serve: setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    "keras_transformer needs Python 3.11 or later; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

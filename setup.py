@@ -71,7 +71,13 @@ setup(
             "pre-commit",
         ],
         # The checks of the server's page in a browser.
-        "page": [*TEXT, "pytest>=8", "playwright", "axe-playwright-python"],
+        "page": [
+            *TEXT,
+            *SERVE,
+            "pytest>=8",
+            "playwright",
+            "axe-playwright-python",
+        ],
         "docs": [
             *TEXT,
             *SERVE,

@@ -19,7 +19,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Error, expect, sync_playwright
 
-MODELS = os.environ.get("PAGE_MODELS", "saved_models")
+MODEL = os.environ.get("PAGE_MODEL", "saved_models/demo")
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
 NO_BROWSER = (
     "These checks need Chromium. Install it with `apt-get install chromium` "
@@ -39,7 +39,8 @@ def url():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = "-m", "keras_transformer", "serve", MODELS, "--port", str(port)
+    command = "-m", "keras_transformer", "serve", MODEL, "--port", str(port)
+    command += "--grpc-port", "0", "--no-access-log"
     server = subprocess.Popen([sys.executable, *command])
     address = f"http://127.0.0.1:{port}"
     try:

@@ -78,6 +78,7 @@ STARTUP_FILES = {
     "cli/commands.py",
     "cli/main.py",
     "cli/quiet_stderr.py",
+    "cli/serve.py",
     "cli/standard_streams.py",
     "atomic_files.py",
     "config.py",

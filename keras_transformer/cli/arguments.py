@@ -191,12 +191,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="config file of TensorFlow Serving, for several models",
     )
-    sub.add_argument(
-        "--engine",
-        choices=["local", "ray"],
-        help="what computes: processes of this machine, or replicas on a Ray "
-        "cluster (default: local)",
-    )
     for field in options_of(ServeSettings):
         _add_field(sub, ServeSettings, field, field.default)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_transformer.cli.arguments import BATCH_SIZE, options_of
+from keras_transformer.cli.serve import serve
 from keras_transformer.cli.standard_streams import (
     Progress,
     chunks_of_lines,
@@ -237,39 +238,6 @@ def _explain(model, path):
         found["attention"],
         path,
     )
-
-
-def serve(given: dict[str, Any]) -> None:
-    """Serves SavedModels until it is told to end."""
-    from keras_transformer.serve.model_config import (
-        config_of_path,
-        read_config_file,
-    )
-    from keras_transformer.serve.server import serve
-    from keras_transformer.serve.settings import ServeSettings
-
-    if ("path" in given) == ("config" in given):
-        raise ValueError(
-            "`serve` takes a model or a config file. Give either MODEL or "
-            "--config FILE."
-        )
-    if "config" in given:
-        path = given["config"]
-        read_config_file(path)  # errors are shown at once
-
-        def configs():
-            return read_config_file(path)
-    else:
-        config = config_of_path(given["path"])
-
-        def configs():
-            return [config]
-
-    names = {field.name for field in options_of(ServeSettings)}
-    settings = ServeSettings(
-        **{name: value for name, value in given.items() if name in names}
-    )
-    serve(configs, settings)
 
 
 def evaluate(given: dict[str, Any]) -> None:

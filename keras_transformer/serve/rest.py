@@ -1,5 +1,6 @@
 """Answers requests of TensorFlow Serving's REST API, all below `/v1/`."""
 
+import asyncio
 import dataclasses
 import re
 import urllib.parse
@@ -14,6 +15,8 @@ from keras_transformer.serve.served import ServedModels, ServedVersion
 from keras_transformer.serve.signatures import DEFAULT, check_inputs
 from keras_transformer.serve.tensors import invalid
 
+# Larger bodies are read in a thread, so that other requests do not wait.
+MOST_TO_READ_AT_ONCE = 50_000  # bytes
 _FLAGS = re.IGNORECASE | re.ASCII
 _VERSION_OR_LABEL = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
 _POST_PATH = re.compile(
@@ -172,7 +175,10 @@ async def _predict(target, body, models, timeout):
             )
         return served.signatures[name].inputs
 
-    call = read_predict_request(body, inputs_of)
+    if len(body) < MOST_TO_READ_AT_ONCE:
+        call = read_predict_request(body, inputs_of)
+    else:
+        call = await asyncio.to_thread(read_predict_request, body, inputs_of)
     served = found[0]
     name = call.signature_name or DEFAULT
     check_inputs(served.signatures[name], call.inputs)
