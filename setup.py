@@ -65,6 +65,7 @@ setup(
             "hypothesis>=6",
             *PRETRAINED,
             "ctranslate2>=4.5",
+            "ovmsclient",  # a client of servers that is not ours
             "jax",  # the layers without TensorFlow are tested on it
             "ruff==0.17.5",
             "mypy>=2.4.1",

@@ -5,6 +5,7 @@ Run by `make test-serve`.
 
 import concurrent.futures
 import gzip
+import http.client
 import json
 import os
 import random
@@ -12,11 +13,13 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 
 import grpc
 import numpy as np
+import ovmsclient
 import pytest
 import tensorflow as tf
 from serve_predict_requests import PREDICT_ROWS
@@ -160,6 +163,71 @@ def test_errors_by_grpc(server, change, code, message):
             stub.Predict(request, timeout=change.get("timeout", 60))
     assert caught.value.code().name == code
     assert re.search(message, caught.value.details())
+
+
+def test_ovmsclient_by_grpc_and_by_rest(server, expected):
+    """It is another implementation of the protocols, without TensorFlow."""
+    clients = (
+        ovmsclient.make_grpc_client(server.grpc_address),
+        ovmsclient.make_http_client(f"127.0.0.1:{server.port}"),
+    )
+    for client in clients:
+        found = client.predict({"text": TEXTS[:3]}, "demo", 1)
+        translations = [bytes_of(text) for text in found["translation"]]
+        assert translations == [expected[t].encode() for t in TEXTS[:3]]
+        assert found["score"].shape == (3,)
+        # Each client gives these in a form of its own.
+        assert "DT_STRING" in f"{client.get_model_metadata('demo', 1)}"
+        assert "AVAILABLE" in f"{client.get_model_status('demo', 1)}"
+
+
+def bytes_of(text):
+    return text.encode() if isinstance(text, str) else bytes(text)
+
+
+def test_https_and_secure_grpc(folder, tmp_path, expected):
+    if not shutil.which("openssl"):
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-days",
+            "1",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    options = "--tls-certificate", certificate, "--tls-key", key
+    server = Server(folder, tmp_path / "log.txt", *options)
+    context = ssl.create_default_context(cafile=certificate)
+    connection = http.client.HTTPSConnection(
+        "localhost", server.port, context=context
+    )
+    connection.request("GET", "/readyz")
+    assert connection.getresponse().read() == b"ready\n"
+    connection.close()
+    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+    address = f"localhost:{server.grpc_address.rsplit(':')[-1]}"
+    with grpc.secure_channel(address, credentials) as channel:
+        stub = model_service_pb2_grpc.ModelServiceStub(channel)
+        request = get_model_status_pb2.GetModelStatusRequest()
+        request.model_spec.name = "demo"
+        assert stub.GetModelStatus(request, timeout=60).model_version_status
+    assert server.stop() == 0
 
 
 def test_curl(server, expected):

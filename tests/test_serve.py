@@ -2,14 +2,20 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from keras_transformer.cli.main import main
 from keras_transformer.serve.batching import Item, RowQueue
+from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_config import (
     config_of_path,
     read_config_file,
 )
+from keras_transformer.serve.model_process import ProcessEndedError
+from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.serve.version import Version
 
 
 @pytest.mark.parametrize(
@@ -145,3 +151,148 @@ def test_without_lengths_rows_are_taken_as_they_arrive():
     queue.put(waiting)
     assert queue.take(1) == waiting[:4]
     assert queue.take(1) == waiting[4:]
+
+
+class FakeEngine:
+    """Translates by upper case, one batch at a time, when it is allowed to."""
+
+    slots = 1
+
+    def __init__(self, errors=()):
+        self.errors = list(errors)
+        self.batches = []
+        self.may_compute = asyncio.Event()
+        self.may_compute.set()
+
+    async def compute(self, signature_name, inputs):
+        await self.may_compute.wait()
+        texts = inputs["text"].tolist()
+        self.batches.append(texts)
+        if self.errors:
+            raise self.errors.pop(0)
+        return {
+            "translation": np.array([text.upper() for text in texts], object)
+        }
+
+    async def stop(self):
+        self.batches.append("stopped")
+
+
+def with_version(exported, engine, use, **settings):
+    """Runs the coroutine function `use` with a version that has the engine."""
+
+    async def run():
+        version = Version(
+            "demo", exported, engine, ServeSettings(**settings), Metrics()
+        )
+        return await use(version)
+
+    return asyncio.run(run())
+
+
+def texts(*strings):
+    return {"text": np.array([s.encode() for s in strings], object)}
+
+
+def test_rows_of_a_request_come_back_in_their_order(exported):
+    engine = FakeEngine()
+    strings = ["b" * 300, "a", "c" * 290, "", "d" * 3]
+
+    async def use(version):
+        return await version.predict("serving_default", texts(*strings))
+
+    outputs = with_version(exported, engine, use)
+    assert outputs["translation"].tolist() == [
+        string.upper().encode() for string in strings
+    ]
+    assert len(engine.batches) == 2  # short and long ones
+
+
+def test_what_nobody_waits_for_is_not_computed(exported):
+    engine = FakeEngine()
+
+    async def use(version):
+        engine.may_compute.clear()
+        first = asyncio.create_task(
+            version.predict("serving_default", texts("first"))
+        )
+        await asyncio.sleep(0.01)  # it is being computed now
+        gone = asyncio.create_task(
+            version.predict("serving_default", texts("gone"))
+        )
+        with pytest.raises(ServingError) as caught:
+            await version.predict("serving_default", texts("late"), 0.01)
+        assert caught.value.code == "DEADLINE_EXCEEDED"
+        gone.cancel()
+        engine.may_compute.set()
+        await first
+        await version.predict("serving_default", texts("last"))
+        await version.stop()
+
+    with_version(exported, engine, use)
+    assert engine.batches == [[b"first"], [b"last"], "stopped"]
+
+
+def test_a_batch_is_computed_again_when_its_process_ends(exported):
+    async def use(version):
+        return await version.predict("serving_default", texts("a"))
+
+    engine = FakeEngine([ProcessEndedError()] * 2)
+    outputs = with_version(exported, engine, use)
+    assert outputs["translation"].tolist() == [b"A"]
+    assert len(engine.batches) == 3
+
+    engine = FakeEngine([ProcessEndedError()] * 3)
+    with pytest.raises(ServingError, match="ended 3 times") as caught:
+        with_version(exported, engine, use)
+    assert caught.value.code == "INTERNAL"
+
+
+def test_requests_are_refused_when_the_queue_is_full(exported):
+    engine = FakeEngine()
+
+    async def use(version):
+        engine.may_compute.clear()
+        waiting = [
+            asyncio.create_task(
+                version.predict("serving_default", texts(*"abcd"))
+            )
+            for _ in range(2)
+        ]
+        await asyncio.sleep(0.01)
+        with pytest.raises(ServingError, match="is full") as caught:
+            await version.predict("serving_default", texts(*"abcdef"))
+        assert caught.value.http_status == 429
+        assert caught.value.retry_after >= 1
+        engine.may_compute.set()
+        await asyncio.gather(*waiting)
+
+    with_version(exported, engine, use, max_queue_rows=8, max_batch_rows=2)
+
+
+def test_errors_of_the_engine_reach_the_client(exported):
+    engine = FakeEngine([ServingError("INVALID_ARGUMENT", "no"), OSError("x")])
+
+    async def use(version):
+        for code in ("INVALID_ARGUMENT", "INTERNAL"):
+            with pytest.raises(ServingError) as caught:
+                await version.predict("serving_default", texts("a"))
+            assert caught.value.code == code
+        return await version.predict("serving_default", texts("a"))
+
+    outputs = with_version(exported, engine, use)
+    assert outputs["translation"].tolist() == [b"A"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"threads": 0},
+        {"timeout": float("nan")},
+        {"max_queue_rows": -1},
+        {"tls_key": "key.pem"},
+    ],
+)
+def test_wrong_settings(settings):
+    with pytest.raises(ValueError, match="Received"):
+        ServeSettings(**settings)
