@@ -1,7 +1,7 @@
 """Loads a server with requests of mixed lengths, and checks every answer.
 
     python benchmarks/serving.py MODEL [--seconds 150]
-        [--concurrency 1 8 32 128] [--serve-options …]
+        [--concurrency 1 8 32 128] [--rounds 3] [--serve-options …]
 
 MODEL is an export such as saved_models/demo. Starts `keras-transformer serve`,
 sends requests of one text each, and prints a table: for each number of clients
@@ -11,8 +11,9 @@ models hold. Each answer is compared with that of `keras-transformer translate`;
 in bfloat16 an answer may depend on the batch, so different ones are counted,
 and must resemble the expected one more than any other request's.
 
-The throughput is put beside that of `keras-transformer translate` on the same
-lines, before and after.
+MB are given at a quarter of the time of each row and at its end. Afterwards all
+lines are translated in requests of 100 by four clients, in turns with
+`keras-transformer translate`.
 """
 
 import argparse
@@ -111,13 +112,13 @@ class Client:
         self.server, self.name = server, name
         self.reader = self.writer = None
 
-    async def post(self, text):
+    async def post(self, *texts):
         """Returns status and answer."""
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection(
                 self.server.host, self.server.port
             )
-        body = json.dumps({"instances": [text]}).encode()
+        body = json.dumps({"instances": texts}).encode()
         self.writer.write(
             f"POST /v1/models/{self.name}:predict HTTP/1.1\r\nHost: x\r\n"
             f"Content-Length: {len(body)}\r\n\r\n".encode()
@@ -148,6 +149,10 @@ async def load(server, name, pairs, concurrency, seconds):
             pair = next(order)
         return pair
 
+    async def measure_memory():
+        await asyncio.sleep(seconds / 4)
+        found["memory"] = server.memory()
+
     async def client():
         connection = Client(server, name)
         while time.monotonic() < end:
@@ -169,7 +174,9 @@ async def load(server, name, pairs, concurrency, seconds):
             found[kind].append(took)
 
     began = time.monotonic()
-    await asyncio.gather(*(client() for _ in range(concurrency)))
+    await asyncio.gather(
+        measure_memory(), *(client() for _ in range(concurrency))
+    )
     found["seconds"] = time.monotonic() - began
     return found
 
@@ -183,6 +190,45 @@ def check(answer, expected, pairs):
     best = max(pairs, key=lambda pair: likeness(pair[1]))
     if likeness(best[1]) > likeness(expected):
         sys.exit(f"Wrong answer: {answer!r} for {expected!r}")
+
+
+async def translate_by_server(server, name, lines):
+    """Translates all lines in requests of 100; returns texts and seconds."""
+    chunks = [lines[i : i + 100] for i in range(0, len(lines), 100)]
+    answers = [None] * len(chunks)
+    numbers = iter(range(len(chunks)))
+
+    async def client():
+        connection = Client(server, name)
+        for i in numbers:
+            status, answer = await connection.post(*chunks[i])
+            if status != 200:
+                sys.exit(f"Status {status}: {answer}")
+            answers[i] = [row["translation"] for row in answer["predictions"]]
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(4)))
+    seconds = time.perf_counter() - began
+    return [text for answer in answers for text in answer], seconds
+
+
+HEADING = (
+    "clients  texts/s  refused  different  p50 short  p99 short  "
+    "p50 long  p99 long         MB"
+)
+
+
+def show(concurrency, found, memory):
+    """Prints a row of the table."""
+    counts = found["counts"]
+    short, long = percentiles(found["short"]), percentiles(found["long"])
+    print(
+        f"{concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
+        f"{counts[429]:7}  {counts['different']:9}  {short[0]:>9}  "
+        f"{short[1]:>9}  {long[0]:>8}  {long[1]:>8}  "
+        f"{found['memory'] / 1e6:4.0f} {memory / 1e6:4.0f}",
+        flush=True,
+    )
 
 
 def percentiles(values):
@@ -200,41 +246,39 @@ def main():
         "--concurrency", type=int, nargs="+", default=[1, 8, 32, 128]
     )
     parser.add_argument("--texts", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve-options", nargs=argparse.REMAINDER, default=[])
     given = parser.parse_args()
     newest = max(given.model.glob("[0-9]*"), key=lambda path: int(path.name))
-    lines = texts(given.texts)
-    outputs, seconds = translate(newest, lines)
+    name, lines = given.model.name, texts(given.texts)
+    outputs, _ = translate(newest, lines)
     pairs = list(zip(lines, outputs, strict=True))
-    print(f"translate: {len(lines) / seconds:.1f} texts/s")
     server = Server(given.model, given.serve_options)
     try:
-        print(
-            "clients  texts/s  refused  different  p50 short  p99 short  "
-            "p50 long  p99 long      MB"
-        )
+        print(HEADING)
         for concurrency in given.concurrency:
             found = asyncio.run(
-                load(
-                    server, given.model.name, pairs, concurrency, given.seconds
-                )
+                load(server, name, pairs, concurrency, given.seconds)
             )
-            counts = found["counts"]
-            short, long = (
-                percentiles(found["short"]),
-                percentiles(found["long"]),
+            show(concurrency, found, server.memory())
+        ratios = []
+        for _ in range(given.rounds):
+            found, served = asyncio.run(
+                translate_by_server(server, name, lines)
             )
+            if found != outputs:
+                count = sum(map(str.__ne__, found, outputs))
+                print(f"{count} of {len(lines)} answers are different")
+            _, by_command = translate(newest, lines)
+            ratios.append(by_command / served)
             print(
-                f"{concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
-                f"{counts[429]:7}  {counts['different']:9}  {short[0]:>9}  "
-                f"{short[1]:>9}  {long[0]:>8}  {long[1]:>8}  "
-                f"{server.memory() / 1e6:6.0f}",
+                f"texts/s: server {len(lines) / served:.0f}, translate "
+                f"{len(lines) / by_command:.0f}, ratio {ratios[-1]:.2f}",
                 flush=True,
             )
+        print(f"median ratio {statistics.median(ratios):.2f}")
     finally:
         server.stop()
-    outputs, seconds = translate(newest, lines)
-    print(f"translate: {len(lines) / seconds:.1f} texts/s")
 
 
 if __name__ == "__main__":

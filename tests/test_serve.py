@@ -1,6 +1,7 @@
 """Tests of parts of the server: config files, batches by length."""
 
 import asyncio
+import socket
 
 import numpy as np
 import pytest
@@ -30,6 +31,16 @@ def test_errors_of_the_command(arguments, message, capsys):
     assert main(["serve", *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+def test_a_port_that_is_in_use(option, exported, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        other = {"--port": "0", "--grpc-port": "0"} | {option: port}
+        arguments = [word for pair in other.items() for word in pair]
+        assert main(["serve", str(exported), *arguments]) == 1
+    assert f"Choose another with {option}" in capsys.readouterr().err
 
 
 CONFIG = """

@@ -5,8 +5,10 @@ limits, the token, clients that go away, the access log.
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
+import logging
 import sys
 import time
 import zlib
@@ -29,6 +31,7 @@ PROBES = {"/healthz", "/readyz", "/metrics"}  # not in the access log
 OPEN_PATHS = {"/healthz", "/readyz", *web_page.FILES}
 # A client that sends a body more slowly is not waited for.
 SECONDS_TO_SEND = 30.0
+logger = logging.getLogger("keras_transformer.serve")
 
 
 class ClientGoneError(Exception):
@@ -88,7 +91,7 @@ class Application:
         except ServingError as error:
             answer = _error_answer(error)
         except Exception as error:
-            self._note_failure(error)
+            logger.exception("A request failed: %s", error)
             answer = _error_answer(ServingError("INTERNAL", "Internal error."))
         self._note(scope, path, answer.status, start, size)
         await self._send(answer, scope["method"], send)
@@ -119,7 +122,8 @@ class Application:
     async def _body(self, headers, receive):
         """Returns the body of a request, unless it is too large or slow."""
         limit = self.settings.max_body
-        if int(headers.get("content-length") or 0) > limit:
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > limit:
             raise _too_large(limit)
         body = bytearray()
         try:
@@ -188,14 +192,6 @@ class Application:
                 seconds,
             )
 
-    @staticmethod
-    def _note_failure(error):
-        import logging
-
-        logging.getLogger("keras_transformer.serve").exception(
-            "A request failed: %s", error
-        )
-
 
 def log_access(
     protocol: str,
@@ -215,7 +211,8 @@ def log_access(
         "bytes": size,
         "seconds": round(seconds, 4),
     }
-    print(json.dumps(line), file=sys.stdout, flush=True)
+    with contextlib.suppress(OSError):  # nobody reads the log any more
+        print(json.dumps(line), file=sys.stdout, flush=True)
 
 
 async def _unless_gone(coroutine, receive):

@@ -13,7 +13,6 @@ from keras_transformer.serve.errors import (
     no_status,
 )
 from keras_transformer.serve.model_config import ModelConfig, versions_in
-from keras_transformer.serve.model_process import ProcessEndedError
 from keras_transformer.serve.served import VersionStatus
 from keras_transformer.serve.version import Version
 
@@ -177,7 +176,7 @@ class Models:
         logger.info("Loading version %d of model %s.", number, name)
         try:
             entry.served = await self._start_version(name, path)
-        except (ValueError, OSError, ProcessEndedError) as error:
+        except Exception as error:  # other versions are served on
             entry.status = VersionStatus(number, "END", "UNKNOWN", f"{error}")
             logger.warning(
                 "Version %d of model %s is not served: %s", number, name, error

@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 
@@ -67,8 +68,12 @@ async def _serve(read_configs, settings, start_engine):
 
     async def start_version(name, path):
         engine = await start_engine(path, threads)
-        version = Version(name, path, engine, settings, metrics)
-        await version.warm_up()
+        try:
+            version = Version(name, path, engine, settings, metrics)
+            await version.warm_up()
+        except BaseException:
+            await engine.stop()
+            raise
         return version
 
     models = Models(read_configs, start_version, settings.poll_seconds)
@@ -78,11 +83,11 @@ async def _serve(read_configs, settings, start_engine):
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
 
+    listening = _listen(settings.host, settings.port)
     grpc_server, grpc_port = _grpc_server(models, settings, metrics, token)
     await grpc_server.start()
     http_server = _HttpServer(application, settings)
-    answering = asyncio.create_task(http_server.serve())
-    await http_server.until_started(answering)
+    answering = asyncio.create_task(http_server.serve([listening]))
     loading = asyncio.create_task(models.update())
     waiting = asyncio.create_task(stopping.wait())
     try:
@@ -92,7 +97,8 @@ async def _serve(read_configs, settings, start_engine):
         if not stopping.is_set():
             loading.result()
             models.require_ready()
-            _greet(models, settings, http_server.port, grpc_port)
+            port = listening.getsockname()[1]
+            _greet(models, settings, port, grpc_port)
             watching = asyncio.create_task(models.watch())
             await waiting
             logger.info(
@@ -117,8 +123,6 @@ class _HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application,
-                host=settings.host,
-                port=settings.port,
                 lifespan="off",
                 access_log=False,
                 log_config=None,
@@ -136,21 +140,17 @@ class _HttpServer(uvicorn.Server):
     def capture_signals(self):
         yield
 
-    async def until_started(self, answering):
-        """Waits until the port is open."""
-        while not self.started:
-            if answering.done():
-                error = answering.exception()
-                raise OSError(
-                    f"Port {self.config.port} of {self.config.host} cannot be "
-                    f"opened: {error or 'it is in use'}. Choose another with "
-                    "--port."
-                )
-            await asyncio.sleep(0.01)
 
-    @property
-    def port(self):
-        return self.servers[0].sockets[0].getsockname()[1]
+def _listen(host, port):
+    """Returns a socket that listens."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise OSError(
+            f"Port {port} of {host} cannot be opened: {error.strerror}. Choose "
+            "another with --port."
+        ) from error
 
 
 def _grpc_server(models, settings, metrics, token):
@@ -169,7 +169,8 @@ def _grpc_server(models, settings, metrics, token):
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(
         ModelService(models), server
     )
-    address = f"{settings.host}:{settings.grpc_port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{host}:{settings.grpc_port}"
     try:
         if settings.tls_certificate is None:
             port = server.add_insecure_port(address)
@@ -180,8 +181,8 @@ def _grpc_server(models, settings, metrics, token):
             port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise OSError(
-            f"Port {settings.grpc_port} of {settings.host} cannot be opened: "
-            f"{error}. Choose another with --grpc-port."
+            f"Port {settings.grpc_port} of {settings.host} cannot be opened; "
+            "it may be in use. Choose another with --grpc-port."
         ) from error
     return server, port
 
