@@ -48,7 +48,9 @@ class LocalEngine:
     Use `await LocalEngine.start(...)`.
     """
 
-    def __init__(self, path, threads, process):
+    def __init__(
+        self, path: str | os.PathLike, threads: int, process: ModelProcess
+    ):
         self.slots = threads
         self._path = path
         self._process = process

@@ -192,7 +192,7 @@ def _array(proto):
     return np.asarray(tf.make_ndarray(proto))
 
 
-def tensor_proto(array: np.ndarray):
+def tensor_proto(array: np.ndarray) -> tensor_pb2.TensorProto:
     """Returns a `TensorProto` with its values in typed fields.
 
     TensorFlow Serving writes it so, and its documentation reads it so.

@@ -3,6 +3,8 @@
 import numpy as np
 import prometheus_client
 
+from keras_transformer.serve.served import ServedVersion
+
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 PREFIX = "keras_transformer"
@@ -70,11 +72,13 @@ class Metrics:
             counter, "restarts", "Processes of models started again", ["path"]
         )
 
-    def queued(self, version, rows: int) -> None:
+    def queued(self, version: ServedVersion, rows: int) -> None:
         """Notes how many texts wait."""
         self.queue_rows.labels(version.name, version.number).set(rows)
 
-    def batch_begun(self, version, batch: list, waiting: int) -> None:
+    def batch_begun(
+        self, version: ServedVersion, batch: list, waiting: int
+    ) -> None:
         """Notes a batch that is about to be computed."""
         labels = version.name, version.number
         rows = sum(item.rows for item in batch)
@@ -85,7 +89,9 @@ class Metrics:
             sum(item.length * item.rows for item in batch)
         )
 
-    def batch_ended(self, version, outputs: dict, seconds: float) -> None:
+    def batch_ended(
+        self, version: ServedVersion, outputs: dict, seconds: float
+    ) -> None:
         """Notes a batch that was computed, with its outputs."""
         labels = version.name, version.number
         self.batch_seconds.labels(*labels).observe(seconds)

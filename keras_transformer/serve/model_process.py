@@ -28,7 +28,12 @@ class ModelProcess:
     Use `await ModelProcess.start(...)`.
     """
 
-    def __init__(self, process, reader, writer):
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ):
         self.process = process
         self.ended = asyncio.Event()
         self._reader = reader

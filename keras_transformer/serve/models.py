@@ -13,7 +13,7 @@ from keras_transformer.serve.errors import (
     no_status,
 )
 from keras_transformer.serve.model_config import ModelConfig, versions_in
-from keras_transformer.serve.served import VersionStatus
+from keras_transformer.serve.served import ServedVersion, VersionStatus
 from keras_transformer.serve.version import Version
 
 logger = logging.getLogger("keras_transformer.serve")
@@ -61,7 +61,10 @@ class Models:
         self._entries: dict[str, dict[int, _Entry]] = {}
         self._unloading: set[asyncio.Task] = set()
 
-    def find(self, name, version=None, label=None):
+    def find(
+        self, name: str, version: int | None = None, label: str | None = None
+    ) -> ServedVersion:
+        """Returns a version that answers requests, see `ServedModels`."""
         if label is not None:
             config = self._configs.get(name)
             version = config.labels.get(label) if config else None
@@ -69,11 +72,17 @@ class Models:
                 raise no_label(label)
         available = self.available(name)
         number = max(available, default=None) if version is None else version
-        if number not in available:
+        served = (
+            self._entries[name][number].served if number in available else None
+        )
+        if served is None:
             raise no_servable(name, version)
-        return self._entries[name][number].served
+        return served
 
-    def statuses(self, name, version=None, label=None):
+    def statuses(
+        self, name: str, version: int | None = None, label: str | None = None
+    ) -> list[VersionStatus]:
+        """Returns the states of versions, see `ServedModels`."""
         if label is not None:
             version = self.find(name, label=label).number
         found = [

@@ -8,7 +8,7 @@ import pathlib
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
 import uvicorn
@@ -17,7 +17,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from keras_transformer.serve.engine import LocalEngine
+from keras_transformer.serve.engine import Engine, LocalEngine
 from keras_transformer.serve.grpc_services import (
     ModelService,
     PredictionService,
@@ -30,7 +30,7 @@ from keras_transformer.serve.models import Models
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.serve.version import Version
 
-START_ENGINE = LocalEngine.start
+StartEngine = Callable[[pathlib.Path, int], Awaitable[Engine]]
 KEEP_ALIVE = 75  # seconds, more than a load balancer's usual 60
 logger = logging.getLogger("keras_transformer.serve")
 
@@ -38,7 +38,7 @@ logger = logging.getLogger("keras_transformer.serve")
 def serve(
     read_configs: Callable[[], Sequence[ModelConfig]],
     settings: ServeSettings | None = None,
-    start_engine=START_ENGINE,
+    start_engine: StartEngine = LocalEngine.start,
 ) -> None:
     """Serves models until SIGTERM or SIGINT, then finishes what it accepted.
 
@@ -83,8 +83,8 @@ async def _serve(read_configs, settings, start_engine):
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
 
-    listening = _listen(settings.host, settings.port)
     grpc_server, grpc_port = _grpc_server(models, settings, metrics, token)
+    listening = _listen(settings.host, settings.port)
     await grpc_server.start()
     http_server = _HttpServer(application, settings)
     answering = asyncio.create_task(http_server.serve([listening]))

@@ -55,8 +55,10 @@ class Version:
         path = pathlib.Path(path)
         self.name = name
         self.number = int(path.name)
-        self.signatures = read_signatures(path)
-        self.metadata = json.loads((path / METADATA).read_text())
+        self.signatures: Mapping[str, Any] = read_signatures(path)
+        self.metadata: Mapping[str, Any] = json.loads(
+            (path / METADATA).read_text()
+        )
         self._defaults = {
             key: {
                 input_name: tf.make_ndarray(value)
