@@ -12,7 +12,7 @@ in bfloat16 an answer may depend on the batch, so different ones are counted,
 and must resemble the expected one more than any other request's.
 
 MB are given at a quarter of the time of each row and at its end. Afterwards all
-lines are translated in requests of 100 by four clients, in turns with
+lines are translated in requests of 100 by 16 clients, in turns with
 `keras-transformer translate`.
 """
 
@@ -207,7 +207,7 @@ async def translate_by_server(server, name, lines):
             answers[i] = [row["translation"] for row in answer["predictions"]]
 
     began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(4)))
+    await asyncio.gather(*(client() for _ in range(16)))
     seconds = time.perf_counter() - began
     return [text for answer in answers for text in answer], seconds
 

@@ -144,9 +144,15 @@ class _HttpServer(uvicorn.Server):
 def _listen(host, port):
     """Returns a socket that listens."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends answers at once (TCP_NODELAY) only if the protocol is named.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        listening.bind((host, port))
+        listening.listen(1024)
+        return listening
     except OSError as error:
+        listening.close()
         raise OSError(
             f"Port {port} of {host} cannot be opened: {error.strerror}. Choose "
             "another with --port."
