@@ -26,8 +26,9 @@ from keras_transformer.serve.settings import ServeSettings
 JSON = [("Content-Type", "application/json")]
 TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 METRICS = [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")]
-# These need no token: probes have none, and the page asks for it.
-PROBES = {"/healthz", "/readyz", "/metrics"}  # not in the access log
+# Regular requests of machines, which would fill the access log.
+PROBES = {"/healthz", "/readyz", "/metrics"}
+# These need no token: health checks have none, and the page asks for it.
 OPEN_PATHS = {"/healthz", "/readyz", *web_page.FILES}
 # A client that sends a body more slowly is not waited for.
 SECONDS_TO_SEND = 30.0

@@ -68,9 +68,6 @@ class Metrics:
             model,
             buckets=LATENCY_BUCKETS,
         )
-        self.restarts = metric(
-            counter, "restarts", "Processes of models started again", ["path"]
-        )
 
     def queued(self, version: ServedVersion, rows: int) -> None:
         """Notes how many texts wait."""

@@ -1,4 +1,4 @@
-"""What the protocols see of the models that are served."""
+"""Describes the models of a server to its protocols."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 import { ServerError, makeClient } from "./client.js";
 import { counted, page } from "./elements.js";
 
-/** What the page shows, shared by its modules. */
+/** Holds the state of the page, shared by its modules. */
 export const state = {
   models: [],
   model: null,
