@@ -178,7 +178,7 @@ def _spans_of_line(line, language, segment):
 
 def _ends_of_sentences(line, start, language, segment) -> Iterator[int]:
     """Yields the ends of the sentences of a line, with their white space."""
-    first = start  # of the sentence
+    first = start  # where the sentence begins
     while start < len(line):
         window = line[start : start + WINDOW]
         pieces = _pieces(window, language, segment)

@@ -96,7 +96,7 @@ class Version:
                 "DEADLINE_EXCEEDED", "Timed out waiting for the answer."
             ) from None
         finally:
-            for item in items:  # what nobody waits for is not computed
+            for item in items:  # or it would be computed for nobody
                 item.answer.cancel()
         return _joined(parts)
 

@@ -8,7 +8,7 @@ export const state = {
   models: [],
   model: null,
   settings: {},
-  text: "", // what `parts` was made of
+  text: "", // the text that `parts` was made from
   parts: { sentences: [], separators: [""] },
   focus: 0, // index of the sentence whose alternatives are shown
   choices: new Map(), // translations that the user took, by `choiceKey`
