@@ -13,7 +13,8 @@ and must resemble the expected one more than any other request's.
 
 MB are given at a quarter of the time of each row and at its end. Afterwards all
 lines are translated in requests of 100 by 16 clients, in turns with
-`keras-transformer translate`.
+`keras-transformer translate`. Finally the highest number of clients loads this
+server and one with `--no-batching-by-length` in turns, 20 seconds each.
 """
 
 import argparse
@@ -238,6 +239,22 @@ def percentiles(values):
     return f"{cuts[49]:.3f}", f"{cuts[98]:.3f}"
 
 
+def compare_batching(servers, name, pairs, concurrency, rounds):
+    """Loads two servers in turns and prints the ratio of their p99."""
+    ratios = []
+    for _ in range(rounds):
+        p99 = []
+        for server in servers:
+            found = asyncio.run(load(server, name, pairs, concurrency, 20))
+            show(concurrency, found, server.memory())
+            p99.append(statistics.quantiles(found["short"], n=100)[98])
+        ratios.append(p99[0] / p99[1])
+    print(
+        "p99 of short texts, by length against as they arrive: "
+        f"median ratio {statistics.median(ratios):.2f}"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=pathlib.Path)
@@ -277,6 +294,15 @@ def main():
                 flush=True,
             )
         print(f"median ratio {statistics.median(ratios):.2f}")
+        arriving = Server(
+            given.model, [*given.serve_options, "--no-batching-by-length"]
+        )
+        try:
+            servers = server, arriving
+            most = max(given.concurrency)
+            compare_batching(servers, name, pairs, most, given.rounds)
+        finally:
+            arriving.stop()
     finally:
         server.stop()
 
