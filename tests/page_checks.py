@@ -19,6 +19,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Error, expect, sync_playwright
 
+expect.set_options(timeout=30_000)  # a busy machine may take its time
+
 MODEL = os.environ.get("PAGE_MODEL", "saved_models/demo")
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
 NO_BROWSER = (
