@@ -12,7 +12,7 @@ import numpy as np
 ROWS_PER_THREAD = 16
 # A row of n bytes may wait n times as many seconds longer than an empty one:
 # short sentences go first, and long ones do not starve.
-PATIENCE = 0.02
+PATIENCE = 0.03
 # The longest row of a batch, relative to the shortest, and in bytes.
 LENGTH_RATIO, LENGTH_MARGIN = 2.0, 16
 
