@@ -25,6 +25,7 @@ TEXT = [
 ]
 
 SERVE = ["uvicorn>=0.30", "prometheus_client", "sentencex>=1.0.32"]
+RAY = ["ray[serve]>=2.60"]
 PRETRAINED = ["safetensors", "huggingface_hub", "pyyaml"]
 
 setup(
@@ -56,6 +57,7 @@ setup(
         "beam": ["apache-beam>=2.77"],  # corpora past one machine
         "pretrained": PRETRAINED,  # the import of models of others
         "serve": SERVE,  # the server; grpcio comes with `text`
+        "ray": RAY,  # replicas on several machines for the server
         "dev": [
             *TEXT,
             *SERVE,

@@ -13,13 +13,14 @@ from keras_transformer.config import PRESETS, TransformerConfig
 from keras_transformer.data.settings import Preparation
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.processor import DTYPES
-from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.serve.settings import RaySettings, ServeSettings
 from keras_transformer.training.recipe import Recipe
 
 BATCH_SIZE = 64
 DEFAULT_PRESET = "tiny"
 METAVARS = {int: "N", float: "X"}
 SEARCH_OF_A_CALL = ("beam_size", "alpha")  # other settings are the export's
+ENGINES = ("local", "ray")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -193,6 +194,14 @@ def parser() -> argparse.ArgumentParser:
     )
     for field in options_of(ServeSettings):
         _add_field(sub, ServeSettings, field, field.default)
+    sub.add_argument(
+        "--engine",
+        choices=ENGINES,
+        help="what computes: a process of this machine for each version, or "
+        "replicas of Ray Serve (default: local)",
+    )
+    for field in options_of(RaySettings):
+        _add_field(sub, RaySettings, field, field.default)
 
     sub = command(
         "evaluate", "Score a SavedModel with sacreBLEU; print one line of JSON."

@@ -21,6 +21,7 @@ EXTRAS = {
     "huggingface_hub": "pretrained",
     "yaml": "pretrained",
     "sentencex": "serve",
+    "ray": "ray",
 }
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from keras_transformer.cli.arguments import options_of
-from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.cli.arguments import option_of, options_of
+from keras_transformer.serve.settings import RaySettings, ServeSettings
 
 
 def serve(given: dict[str, Any]) -> None:
@@ -31,8 +31,24 @@ def serve(given: dict[str, Any]) -> None:
         def configs():
             return [config]
 
-    names = {field.name for field in options_of(ServeSettings)}
-    settings = ServeSettings(
-        **{name: value for name, value in given.items() if name in names}
-    )
+    settings = ServeSettings(**_values(ServeSettings, given))
+    ray_options = _values(RaySettings, given)
+    if given.get("engine") == "ray":
+        from keras_transformer.serve.ray_cluster import running_ray
+
+        with running_ray(RaySettings(**ray_options)) as start_engine:
+            serve(configs, settings, start_engine)
+        return
+    for field in options_of(RaySettings):
+        if field.name in ray_options:
+            raise ValueError(
+                f"`{option_of(field)}` needs `--engine ray`. Received: "
+                f"{option_of(field)} {ray_options[field.name]}."
+            )
     serve(configs, settings)
+
+
+def _values(cls, given):
+    """Returns the options that are fields of a dataclass."""
+    names = {field.name for field in options_of(cls)}
+    return {name: value for name, value in given.items() if name in names}

@@ -58,14 +58,20 @@ class LocalEngine:
 
     @classmethod
     async def start(
-        cls, path: str | os.PathLike, threads: int
+        cls, path: str | os.PathLike, threads: int | None = None
     ) -> "LocalEngine":
         """Starts the process and waits until it is ready.
+
+        Args:
+            path: folder of the export, `NAME/VERSION`.
+            threads: number of batches that are computed side by side.
+                Defaults to `None`, the number of cores.
 
         Raises:
             ValueError: if the export cannot be loaded.
             ProcessEndedError: if the process ends before it is ready.
         """
+        threads = threads or os.cpu_count() or 1
         return cls(path, threads, await ModelProcess.start(path, threads))
 
     async def compute(self, signature_name, inputs):

@@ -68,7 +68,10 @@ class ModelProcess:
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                env=_environment(path, threads),
+                env={
+                    **computing_environment(path, os.cpu_count() or 1, threads),
+                    **os.environ,
+                },
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         self = cls(process, reader, writer)
@@ -139,18 +142,24 @@ class ModelProcess:
             await self.process.wait()
 
 
-def _environment(path, threads):
-    """Returns the variables with which TensorFlow computes fastest."""
-    environment = dict(os.environ)
-    cores = os.cpu_count() or 1
-    environment.setdefault(
-        "TF_NUM_INTRAOP_THREADS", str(max(cores // threads, 1))
-    )
-    environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+def computing_environment(
+    path: str | os.PathLike, cores: int, threads: int
+) -> dict[str, str]:
+    """Returns the environment variables with which TensorFlow is fastest.
+
+    Args:
+        path: folder of the export, `NAME/VERSION`.
+        cores: number of cores to compute on.
+        threads: number of batches that are computed side by side.
+    """
+    environment = {
+        "TF_NUM_INTRAOP_THREADS": str(max(cores // threads, 1)),
+        "TF_ENABLE_ONEDNN_OPTS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     # See `cli/commands.py`: right for bfloat16 alone.
     file = pathlib.Path(path, METADATA)
     metadata = json.loads(file.read_text()) if file.exists() else {}
     if metadata.get("dtype") == "bfloat16":
-        environment.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
+        environment["TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"] = "1"
     return environment

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import pathlib
 import signal
 import socket
@@ -30,7 +29,7 @@ from keras_transformer.serve.models import Models
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.serve.version import Version
 
-StartEngine = Callable[[pathlib.Path, int], Awaitable[Engine]]
+StartEngine = Callable[[pathlib.Path, int | None], Awaitable[Engine]]
 KEEP_ALIVE = 75  # seconds, more than a load balancer's usual 60
 logger = logging.getLogger("keras_transformer.serve")
 
@@ -46,7 +45,7 @@ def serve(
         read_configs: returns the models to serve. It is called before each
             look for new versions.
         settings: limits and options. Defaults to `ServeSettings()`.
-        start_engine: coroutine function of a folder and a number of threads
+        start_engine: coroutine function of a folder and `settings.threads`
             that returns an `Engine`. Defaults to a process of this machine.
 
     Raises:
@@ -64,17 +63,14 @@ def serve(
 async def _serve(read_configs, settings, start_engine):
     metrics = Metrics()
     token = _token(settings.token_file)
-    threads = settings.threads or os.cpu_count() or 1
 
     async def start_version(name, path):
-        engine = await start_engine(path, threads)
+        engine = await start_engine(path, settings.threads)
         try:
-            version = Version(name, path, engine, settings, metrics)
-            await version.warm_up()
+            return Version(name, path, engine, settings, metrics)
         except BaseException:
             await engine.stop()
             raise
-        return version
 
     models = Models(read_configs, start_version, settings.poll_seconds)
     application = Application(models, settings, metrics, token)
@@ -124,6 +120,9 @@ class _HttpServer(uvicorn.Server):
             uvicorn.Config(
                 application,
                 lifespan="off",
+                # Another parser that may be installed, httptools, drops the body
+                # of a request that asks for an upgrade, as Java's client does.
+                http="h11",
                 access_log=False,
                 log_config=None,
                 log_level="warning",

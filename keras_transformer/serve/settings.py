@@ -122,3 +122,55 @@ class ServeSettings:
                 f"tls_certificate={self.tls_certificate}, "
                 f"tls_key={self.tls_key}. Give both or neither."
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class RaySettings:
+    """Describes the replicas of Ray Serve that compute for the server.
+
+    Example:
+
+    >>> RaySettings(ray_replicas=2).most_replicas
+    2
+
+    Args:
+        ray_address: address of the Ray cluster to join, such as "auto", the one
+            that this machine belongs to. Defaults to `None`: Ray is started on
+            this machine, and ends with the server.
+        ray_replicas: number of replicas of each version. Defaults to 1.
+        ray_max_replicas: number of replicas to which Ray may increase
+            `ray_replicas` under load. Defaults to `None`, no more.
+        ray_cpus: number of CPUs of a replica. Defaults to 1.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    ray_address: str | None = option_field(
+        None,
+        "Ray cluster to join, such as auto (default: Ray is started here)",
+        metavar="ADDRESS",
+    )
+    ray_replicas: int = option_field(1, "number of replicas of each version")
+    ray_max_replicas: int | None = option_field(
+        None, "number of replicas under load (default: no more)"
+    )
+    ray_cpus: int = option_field(1, "number of CPUs of a replica")
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("ray_replicas", 1),
+            ("ray_max_replicas", self.ray_replicas),
+            ("ray_cpus", 1),
+        ):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(
+                    f"`{name}` must be at least {least}. "
+                    f"Received: {name}={value}"
+                )
+
+    @property
+    def most_replicas(self) -> int:
+        """Returns the number of replicas under the highest load."""
+        return self.ray_max_replicas or self.ray_replicas

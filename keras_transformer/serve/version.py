@@ -100,18 +100,6 @@ class Version:
                 item.answer.cancel()
         return _joined(parts)
 
-    async def warm_up(self) -> None:
-        """Computes `n_best` once.
-
-        Exports have no request to warm it up with, because TensorFlow Serving
-        refuses it where it batches.
-        """
-        if "n_best" in self.signatures:
-            text = {"text": np.array([b"a"], object)}
-            await self._engine.compute(
-                "n_best", {**self._defaults["n_best"], **text}
-            )
-
     @property
     def is_idle(self) -> bool:
         """Whether no request waits or is computed."""

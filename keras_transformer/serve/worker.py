@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,7 @@ def main(descriptor: int, path: str, threads: int) -> None:
             connection.sendall(frames.packed(message))
 
     try:
-        signatures = _load(path)
-        _warm_up(signatures, path)
+        signatures = load(path)
     except Exception as error:
         send(("failed", f"{error}"))
         return
@@ -49,8 +49,17 @@ def main(descriptor: int, path: str, threads: int) -> None:
     os._exit(0)  # threads may still compute what nobody waits for
 
 
-def _load(path):
-    """Returns the signatures of an export, by name."""
+def load(path: str) -> dict[str, Any]:
+    """Loads an export and warms it up.
+
+    Returns:
+        The signatures, by name.
+
+    Raises:
+        ValueError: if the export is incomplete or damaged.
+    """
+    import tensorflow as tf
+
     from keras_transformer.export.saved_model import SUMS
     from keras_transformer.export.saved_translator import SavedTranslator
 
@@ -60,23 +69,44 @@ def _load(path):
             "has none: it is still being copied, or was written by an earlier "
             "version. Export the run again."
         )
-    return SavedTranslator(path).loaded.signatures
+    translator = SavedTranslator(path)
+    signatures = translator.loaded.signatures
+    _warm_up(signatures, path)
+    # Exports have no request to warm up `n_best` with, because TensorFlow
+    # Serving refuses it where it batches.
+    translator.searched_with()(tf.constant(["a"]))
+    return signatures
 
 
 def _work(jobs, signatures, send):
     """Computes jobs, one at a time."""
     while True:
         number, name, inputs = jobs.get()
-        try:
-            outputs = compute(signatures[name], inputs)
-        except Exception as error:
-            message = getattr(error, "message", None) or f"{error}"
-            send((number, "error", (_code(error), message)))
-        else:
-            send((number, "outputs", outputs))
+        send((number, *answer(signatures, name, inputs)))
 
 
-def compute(signature: Any, inputs: dict[str, np.ndarray]) -> dict:
+def answer(
+    signatures: Mapping[str, Any], name: str, inputs: Mapping[str, np.ndarray]
+) -> tuple[str, Any]:
+    """Computes a signature.
+
+    Args:
+        signatures: the signatures of `load`.
+        name: name of the signature.
+        inputs: arrays by name; strings are arrays of `bytes` objects.
+
+    Returns:
+        "outputs" and a dictionary of arrays, or "error" and a pair of the name
+        of a gRPC code and a text.
+    """
+    try:
+        return "outputs", _compute(signatures[name], inputs)
+    except Exception as error:
+        message = getattr(error, "message", None) or f"{error}"
+        return "error", (_code(error), message)
+
+
+def _compute(signature, inputs):
     """Calls a signature with arrays and returns arrays."""
     import tensorflow as tf
 
@@ -117,7 +147,7 @@ def _warm_up(signatures, path):
         inputs = {
             key: tf.make_ndarray(value) for key, value in request.inputs.items()
         }
-        compute(signatures[name], inputs)
+        _compute(signatures[name], inputs)
 
 
 if __name__ == "__main__":
