@@ -120,8 +120,8 @@ class _HttpServer(uvicorn.Server):
             uvicorn.Config(
                 application,
                 lifespan="off",
-                # Another parser that may be installed, httptools, drops the body
-                # of a request that asks for an upgrade, as Java's client does.
+                # Where httptools is installed, uvicorn would take it. It drops
+                # the body of a request that offers HTTP/2, as Java's do.
                 http="h11",
                 access_log=False,
                 log_config=None,
