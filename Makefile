@@ -11,7 +11,7 @@ MODEL ?= saved_models/demo
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: demo serve test test-jax test-torch test-transformers test-page \
-    test-serve test-slow docs lint format clean
+    test-serve test-ray test-slow docs lint format clean
 
 demo: .venv/text  ## train, export and use a model: three to five minutes
 	@mkdir -p runs
@@ -63,6 +63,11 @@ test-page: .venv/page $(MODEL)  ## the server's page, in a browser
 test-serve: .venv/dev  ## the server as a process, under load
 	$(BIN)/python -m pytest tests/serve_checks.py
 
+# The same checks, computed by replicas of Ray Serve, and those of Ray alone.
+test-ray: .venv/ray  ## the server on Ray, under load; five minutes
+	SERVE_OPTIONS="--engine ray --ray-replicas 2" \
+	    $(BIN)/python -m pytest tests/serve_checks.py tests/ray_checks.py
+
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow
 
@@ -88,6 +93,11 @@ clean:
 	    "keras_transformer needs Python 3.11 or later; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[$(notdir $@)]'
+	touch $@
+
+# With both extras pip chooses versions that suit both.
+.venv/ray: .venv/dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
 	touch $@
 
 saved_models/demo:

@@ -1,7 +1,8 @@
 """Loads a server with requests of mixed lengths, and checks every answer.
 
-    python benchmarks/serving.py MODEL [--seconds 150]
-        [--concurrency 1 8 32 128] [--rounds 3] [--serve-options …]
+    python benchmarks/serving.py MODEL [--beside ray | arrival]
+        [--seconds 150] [--concurrency 1 8 32 128] [--rounds 3]
+        [--serve-options …]
 
 MODEL is an export such as saved_models/demo. Starts `keras-transformer serve`,
 sends requests of one text each, and prints a table: for each number of clients
@@ -13,13 +14,16 @@ and must resemble the expected one more than any other request's.
 
 MB are given at a quarter of the time of each row and at its end. Afterwards all
 lines are translated in requests of 100 by 16 clients, in turns with
-`keras-transformer translate`. Finally the highest number of clients loads this
-server and one with `--no-batching-by-length` in turns, 20 seconds each.
+`keras-transformer translate`.
+
+With `--beside` there are two servers, which take turns: the second one computes
+in a replica of Ray for each core, or makes batches of texts as they arrive.
 """
 
 import argparse
 import asyncio
 import collections
+import contextlib
 import difflib
 import json
 import os
@@ -89,11 +93,12 @@ class Server:
         self.port = int(port)
 
     def memory(self):
-        """Bytes of the server and of its children."""
+        """Bytes of the server and of the processes that it has started."""
         total = 0
-        for process in (self.process.pid, *children(self.process.pid)):
-            fields = pathlib.Path(f"/proc/{process}/statm").read_text()
-            total += int(fields.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        for process in descendants(self.process.pid):
+            with contextlib.suppress(OSError):
+                fields = pathlib.Path(f"/proc/{process}/statm").read_text()
+                total += int(fields.split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return total
 
     def stop(self):
@@ -101,9 +106,14 @@ class Server:
         assert self.process.wait(60) == 0
 
 
-def children(pid):
-    path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()]
+def descendants(pid):
+    """Ids of a process and of the processes that it has started."""
+    found = [pid]
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            for child in path.read_text().split():
+                found += descendants(int(child))
+    return found
 
 
 class Client:
@@ -213,18 +223,23 @@ async def translate_by_server(server, name, lines):
     return [text for answer in answers for text in answer], seconds
 
 
+SERVERS = {
+    "usual": (),
+    "arrival": ("--no-batching-by-length",),
+    "ray": ("--engine", "ray", "--ray-replicas", str(os.cpu_count())),
+}
 HEADING = (
-    "clients  texts/s  refused  different  p50 short  p99 short  "
+    "server   clients  texts/s  refused  different  p50 short  p99 short  "
     "p50 long  p99 long         MB"
 )
 
 
-def show(concurrency, found, memory):
+def show(kind, concurrency, found, memory):
     """Prints a row of the table."""
     counts = found["counts"]
     short, long = percentiles(found["short"]), percentiles(found["long"])
     print(
-        f"{concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
+        f"{kind:7}  {concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
         f"{counts[429]:7}  {counts['different']:9}  {short[0]:>9}  "
         f"{short[1]:>9}  {long[0]:>8}  {long[1]:>8}  "
         f"{found['memory'] / 1e6:4.0f} {memory / 1e6:4.0f}",
@@ -239,25 +254,36 @@ def percentiles(values):
     return f"{cuts[49]:.3f}", f"{cuts[98]:.3f}"
 
 
-def compare_batching(servers, name, pairs, concurrency, rounds):
-    """Loads two servers in turns and prints the ratio of their p99."""
-    ratios = []
+def compare(servers, rounds, model, lines, outputs):
+    """Translates all lines by each server and by the command, in turns."""
+    ratios = {kind: [] for kind in servers}
     for _ in range(rounds):
-        p99 = []
-        for server in servers:
-            found = asyncio.run(load(server, name, pairs, concurrency, 20))
-            show(concurrency, found, server.memory())
-            p99.append(statistics.quantiles(found["short"], n=100)[98])
-        ratios.append(p99[0] / p99[1])
-    print(
-        "p99 of short texts, by length against as they arrive: "
-        f"median ratio {statistics.median(ratios):.2f}"
-    )
+        rates = {}
+        for kind, server in servers.items():
+            found, seconds = asyncio.run(
+                translate_by_server(server, model.parent.name, lines)
+            )
+            if found != outputs:
+                count = sum(map(str.__ne__, found, outputs))
+                print(f"{kind}: {count} of {len(lines)} answers differ")
+            rates[kind] = len(lines) / seconds
+        _, seconds = translate(model, lines)
+        rates["translate"] = len(lines) / seconds
+        print(
+            "texts/s:",
+            ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items()),
+            flush=True,
+        )
+        for kind in servers:
+            ratios[kind].append(rates[kind] / rates["translate"])
+    for kind, values in ratios.items():
+        print(f"{kind}: median ratio {statistics.median(values):.2f}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("--beside", choices=("arrival", "ray"))
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument(
         "--concurrency", type=int, nargs="+", default=[1, 8, 32, 128]
@@ -270,41 +296,22 @@ def main():
     name, lines = given.model.name, texts(given.texts)
     outputs, _ = translate(newest, lines)
     pairs = list(zip(lines, outputs, strict=True))
-    server = Server(given.model, given.serve_options)
+    servers = {}
     try:
+        for kind in filter(None, ("usual", given.beside)):
+            options = *SERVERS[kind], *given.serve_options
+            servers[kind] = Server(given.model, options)
         print(HEADING)
         for concurrency in given.concurrency:
-            found = asyncio.run(
-                load(server, name, pairs, concurrency, given.seconds)
-            )
-            show(concurrency, found, server.memory())
-        ratios = []
-        for _ in range(given.rounds):
-            found, served = asyncio.run(
-                translate_by_server(server, name, lines)
-            )
-            if found != outputs:
-                count = sum(map(str.__ne__, found, outputs))
-                print(f"{count} of {len(lines)} answers are different")
-            _, by_command = translate(newest, lines)
-            ratios.append(by_command / served)
-            print(
-                f"texts/s: server {len(lines) / served:.0f}, translate "
-                f"{len(lines) / by_command:.0f}, ratio {ratios[-1]:.2f}",
-                flush=True,
-            )
-        print(f"median ratio {statistics.median(ratios):.2f}")
-        arriving = Server(
-            given.model, [*given.serve_options, "--no-batching-by-length"]
-        )
-        try:
-            servers = server, arriving
-            most = max(given.concurrency)
-            compare_batching(servers, name, pairs, most, given.rounds)
-        finally:
-            arriving.stop()
+            for kind, server in servers.items():
+                found = asyncio.run(
+                    load(server, name, pairs, concurrency, given.seconds)
+                )
+                show(kind, concurrency, found, server.memory())
+        compare(servers, given.rounds, newest, lines, outputs)
     finally:
-        server.stop()
+        for server in servers.values():
+            server.stop()
 
 
 if __name__ == "__main__":

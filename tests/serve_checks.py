@@ -24,7 +24,7 @@ import pytest
 import tensorflow as tf
 from serve_predict_requests import PREDICT_ROWS
 from serve_requests import ROWS
-from serving import Load, Server
+from serving import Load, Server, translations, wait_until
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -32,8 +32,6 @@ from tensorflow_serving.apis import (
     predict_pb2,
     prediction_service_pb2_grpc,
 )
-
-from keras_transformer.export.saved_translator import SavedTranslator
 
 TEXTS = [
     "Room 7 is on the third floor.",
@@ -48,9 +46,7 @@ SERVED = [row for row in (*ROWS, *PREDICT_ROWS) if row.served]
 @pytest.fixture(scope="module")
 def expected(exported):
     """Returns the translation of each text, by the export itself."""
-    found = SavedTranslator(exported).translate(tf.constant(TEXTS))
-    translations = [text.decode() for text in found["translation"].numpy()]
-    return dict(zip(TEXTS, translations, strict=True))
+    return translations(exported, TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +244,19 @@ def test_curl(server, expected):
     assert answer["translation"] == expected[TEXTS[0]]
 
 
+def test_a_request_that_offers_http2_is_answered(server, expected):
+    """Java's client sends such ones."""
+    headers = {
+        "Connection": "Upgrade, HTTP2-Settings",
+        "Upgrade": "h2c",
+        "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+    }
+    body = json.dumps({"instances": TEXTS[:1]})
+    path = "/v1/models/demo:predict"
+    status, _, answer = server.request("POST", path, body, headers)
+    assert (status, expected[TEXTS[0]] in answer.decode()) == (200, True)
+
+
 def test_compressed_bodies_and_limits(server, expected):
     path = "/v1/models/demo:predict"
     body = gzip.compress(json.dumps({"instances": TEXTS[:1]}).encode())
@@ -386,13 +395,6 @@ def versions(server):
     }
 
 
-def wait_until(condition, seconds=90):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def test_versions_change_under_load(server, folder, expected):
     """A new version, damaged ones, a killed process, and the way back."""
     expected = {text: {answer} for text, answer in expected.items()}
@@ -422,9 +424,9 @@ def test_versions_change_under_load(server, folder, expected):
         wait_until(lambda: versions(server).get(2) == "AVAILABLE")
         wait_until(lambda: versions(server)[1] == "END")
 
-        (worker,) = server.workers()
         before = load.answers
-        os.kill(worker, signal.SIGKILL)
+        for worker in server.workers():
+            os.kill(worker, signal.SIGKILL)
         wait_until(lambda: load.answers > before + 20)
 
         shutil.rmtree(folder / "2")  # back to the first version
@@ -434,9 +436,8 @@ def test_versions_change_under_load(server, folder, expected):
     assert load.answers > 100
 
 
-def test_sigterm_answers_what_was_accepted(
-    folder, expected, tmp_path, exported
-):
+@pytest.mark.parametrize("stop", [Server.stop, Server.interrupt])
+def test_signals_end_the_server_after_what_it_accepted(folder, tmp_path, stop):
     texts = [" ".join(TEXTS[:3])] * 40
     server = Server(folder, tmp_path / "log.txt", "--threads", "1")
     body = json.dumps({"inputs": {"text": texts}})
@@ -448,7 +449,7 @@ def test_sigterm_answers_what_was_accepted(
         wait_until(
             lambda: b"batch_rows_count" in server.request("GET", "/metrics")[2]
         )
-        assert server.stop() == 0
+        assert stop(server) == 0
         for answer in answers:
             status, _, body = answer.result()
             assert status == 200

@@ -1,23 +1,69 @@
 """A server in a process of its own, and clients that load it."""
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
 import pathlib
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
 
+import tensorflow as tf
+
+from keras_transformer.export.saved_translator import SavedTranslator
+
+# Command lines of the processes of both engines.
+COMPUTES = re.compile("keras_transformer.serve.worker|ray::ServeReplica")
+
+
+def translations(exported, texts):
+    """Returns the translation of each text, by the export itself."""
+    found = SavedTranslator(exported).translate(tf.constant(texts))
+    answers = [text.decode() for text in found["translation"].numpy()]
+    return dict(zip(texts, answers, strict=True))
+
+
+def wait_until(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def descendants(pid):
+    """Returns the process ids of a process and of what it has started."""
+    found = [pid]
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            for child in path.read_text().split():
+                found += descendants(int(child))
+    return found
+
+
+def command_line(pid):
+    """Returns the command line of a process, or "" if it has ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
 
 class Server:
-    """`keras-transformer serve` in a process, at free ports."""
+    """`keras-transformer serve` in a process, at free ports.
+
+    The environment variable `SERVE_OPTIONS` has options for every server.
+    """
 
     def __init__(self, folder, log, *options):
         command = [sys.executable, "-m", "keras_transformer", "serve"]
-        command += [str(folder), "--port", "0", "--grpc-port", "0", *options]
+        command += [str(folder), "--port", "0", "--grpc-port", "0"]
+        command += [*shlex.split(os.environ.get("SERVE_OPTIONS", "")), *options]
         self.log = pathlib.Path(log)
         root = str(pathlib.Path(__file__).parents[1])
         with open(self.log, "w") as file:
@@ -26,6 +72,7 @@ class Server:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": root},
+                start_new_session=True,  # a signal may be for all of it
             )
         self.wait_for("Stop with")
         addresses = next(
@@ -46,11 +93,17 @@ class Server:
                 raise RuntimeError(f"No {text!r} in:\n{self.log.read_text()}")
             time.sleep(0.05)
 
+    def processes(self):
+        """Returns the process ids of the server and of what it has started."""
+        return descendants(self.process.pid)
+
     def workers(self):
-        """Returns the process ids of the models."""
-        pid = self.process.pid
-        path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
-        return [int(child) for child in path.read_text().split()]
+        """Returns the process ids of what computes."""
+        return [
+            pid
+            for pid in self.processes()
+            if COMPUTES.search(command_line(pid))
+        ]
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         """Returns status, headers and body of an answer."""
@@ -78,6 +131,11 @@ class Server:
     def stop(self, number=signal.SIGTERM):
         """Stops the server and returns its exit status."""
         self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def interrupt(self):
+        """Stops the server as Ctrl-C does, which reaches all its processes."""
+        os.killpg(self.process.pid, signal.SIGINT)
         return self.process.wait(60)
 
 
