@@ -189,12 +189,16 @@ class FakeEngine:
         self.batches.append("stopped")
 
 
-def with_version(exported, engine, use, **settings):
+def with_version(exported, engine, use, metrics=None, **settings):
     """Runs the coroutine function `use` with a version that has the engine."""
 
     async def run():
         version = Version(
-            "demo", exported, engine, ServeSettings(**settings), Metrics()
+            "demo",
+            exported,
+            engine,
+            ServeSettings(**settings),
+            metrics or Metrics(),
         )
         return await use(version)
 
@@ -220,7 +224,13 @@ def test_rows_of_a_request_come_back_in_their_order(exported):
 
 
 def test_what_nobody_waits_for_is_not_computed(exported):
-    engine = FakeEngine()
+    engine, metrics = FakeEngine(), Metrics()
+
+    def waiting(version):
+        labels = {"model": version.name, "version": str(version.number)}
+        return metrics.registry.get_sample_value(
+            "keras_transformer_queue_rows", labels
+        )
 
     async def use(version):
         engine.may_compute.clear()
@@ -234,13 +244,16 @@ def test_what_nobody_waits_for_is_not_computed(exported):
         with pytest.raises(ServingError) as caught:
             await version.predict("serving_default", texts("late"), 0.01)
         assert caught.value.code == "DEADLINE_EXCEEDED"
+        assert waiting(version) == 1
         gone.cancel()
+        await asyncio.sleep(0.01)
+        assert waiting(version) == 0
         engine.may_compute.set()
         await first
         await version.predict("serving_default", texts("last"))
         await version.stop()
 
-    with_version(exported, engine, use)
+    with_version(exported, engine, use, metrics)
     assert engine.batches == [[b"first"], [b"last"], "stopped"]
 
 

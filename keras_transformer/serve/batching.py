@@ -67,7 +67,7 @@ class RowQueue:
         Args:
             threads: number of threads among which the waiting rows are shared.
         """
-        self._forget()
+        self.forget_cancelled()
         if not self._items:
             return []
         first = min(self._items, key=self._urgency)
@@ -93,7 +93,7 @@ class RowQueue:
         patience = PATIENCE * item.length if self.by_length else 0.0
         return item.arrival + patience
 
-    def _forget(self):
+    def forget_cancelled(self) -> None:
         """Removes items that nobody waits for."""
         self._items = [item for item in self._items if not item.answer.done()]
         self.rows = sum(item.rows for item in self._items)

@@ -98,6 +98,9 @@ class Version:
         finally:
             for item in items:  # or it would be computed for nobody
                 item.answer.cancel()
+            if any(item.answer.cancelled() for item in items):
+                self._queue.forget_cancelled()
+                self._metrics.queued(self, self._queue.rows)
         return _joined(parts)
 
     @property
