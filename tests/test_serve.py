@@ -1,7 +1,10 @@
 """Tests of parts of the server: config files, batches by length."""
 
 import asyncio
+import os
 import socket
+import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from keras_transformer.serve.model_config import (
     read_config_file,
 )
 from keras_transformer.serve.model_process import ProcessEndedError
-from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.serve.settings import RaySettings, ServeSettings
 from keras_transformer.serve.version import Version
 
 
@@ -25,12 +28,20 @@ from keras_transformer.serve.version import Version
         (["nothing"], "No SavedModel in"),
         ([], "either MODEL or --config"),
         (["--config", "missing.txt"], "missing.txt"),
+        (["--ray-replicas", "2", "."], "`--ray-replicas` needs `--engine ray`"),
     ],
 )
 def test_errors_of_the_command(arguments, message, capsys):
     assert main(["serve", *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_the_error_without_ray_names_its_extra(exported, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with mock.patch.dict(os.environ):
+        assert main(["serve", str(exported), "--engine", "ray"]) == 1
+    assert "install the extra `ray`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
@@ -320,3 +331,16 @@ def test_errors_of_the_engine_reach_the_client(exported):
 def test_wrong_settings(settings):
     with pytest.raises(ValueError, match="Received"):
         ServeSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ray_replicas": 0},
+        {"ray_replicas": 3, "ray_max_replicas": 2},
+        {"ray_cpus": 0},
+    ],
+)
+def test_wrong_settings_of_ray(settings):
+    with pytest.raises(ValueError, match="Received"):
+        RaySettings(**settings)

@@ -14,6 +14,11 @@ def serve(given: dict[str, Any]) -> None:
     )
     from keras_transformer.serve.server import serve
 
+    settings = ServeSettings(**_values(ServeSettings, given))
+    ray_settings = RaySettings(**_values(RaySettings, given))
+    engine = given.get("engine", "local")
+    if engine == "local":
+        _check_options_of_ray(given)
     if ("path" in given) == ("config" in given):
         raise ValueError(
             "`serve` takes a model or a config file. Give either MODEL or "
@@ -31,21 +36,23 @@ def serve(given: dict[str, Any]) -> None:
         def configs():
             return [config]
 
-    settings = ServeSettings(**_values(ServeSettings, given))
-    ray_options = _values(RaySettings, given)
-    if given.get("engine") == "ray":
-        from keras_transformer.serve.ray_cluster import running_ray
-
-        with running_ray(RaySettings(**ray_options)) as start_engine:
-            serve(configs, settings, start_engine)
+    if engine == "local":
+        serve(configs, settings)
         return
+    from keras_transformer.serve.ray_cluster import running_ray
+
+    with running_ray(ray_settings) as start_engine:
+        serve(configs, settings, start_engine)
+
+
+def _check_options_of_ray(given):
     for field in options_of(RaySettings):
-        if field.name in ray_options:
+        if field.name in given:
+            option = option_of(field)
             raise ValueError(
-                f"`{option_of(field)}` needs `--engine ray`. Received: "
-                f"{option_of(field)} {ray_options[field.name]}."
+                f"`{option}` needs `--engine ray`. "
+                f"Received: {option} {given[field.name]}."
             )
-    serve(configs, settings)
 
 
 def _values(cls, given):
