@@ -23,7 +23,7 @@ from serving import (
     wait_until,
 )
 
-RAY = "--engine", "ray"
+RAY = "--engine", "ray", "--ray-replicas", "1"
 TWO = *RAY, "--ray-replicas", "2"
 TEXTS = [
     "Room 7 is on the third floor.",
