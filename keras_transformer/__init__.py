@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keras_transformer.layers import (
         DecoderLayer,
         EncoderLayer,
+        FeatureEmbedding,
         FeedForward,
         MultiHeadAttention,
         PositionalEmbedding,
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DecoderLayer",
     "EncoderLayer",
+    "FeatureEmbedding",
     "FeedForward",
     "LabelSmoothedCrossEntropy",
     "MultiHeadAttention",

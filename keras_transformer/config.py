@@ -51,6 +51,8 @@ class TransformerConfig:
 
     vocab_size: int  # of the target, and of the source when shared
     source_vocab_size: int | None = None  # None: one shared vocabulary, §3.4
+    # Number of features of each source vector, where the source is not ids.
+    source_features: int | None = None
     num_layers: int = option_field(
         6, "number of layers in the encoder and in the decoder"
     )
@@ -100,11 +102,18 @@ class TransformerConfig:
         for name in (
             "num_encoder_layers",
             "num_decoder_layers",
+            "source_features",
             "key_dim",
             "value_dim",
             "max_length",
         ):
             self._check_integer(name, 1, optional=True)
+        if None not in (self.source_vocab_size, self.source_features):
+            raise ValueError(
+                "The source is ids or vectors, not both. Received: "
+                f"source_vocab_size={self.source_vocab_size}, "
+                f"source_features={self.source_features}. Leave one out."
+            )
         for field in dataclasses.fields(self):
             if field.name.endswith("dropout_rate"):
                 rate = getattr(self, field.name)
@@ -210,4 +219,4 @@ class TransformerConfig:
     @property
     def shared_vocabulary(self) -> bool:
         """Returns whether source and target share one vocabulary."""
-        return self.source_vocab_size is None
+        return self.source_vocab_size is None and self.source_features is None

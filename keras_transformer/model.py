@@ -1,6 +1,7 @@
 """The Transformer: figure 1 of the paper as a functional Keras model.
 
-Shapes: B batch, T target length, S source length, D d_model, V vocabulary.
+Shapes: B batch, T target length, S source length, D d_model, V vocabulary,
+F features of a source vector.
 """
 
 import types
@@ -13,6 +14,7 @@ from keras_transformer.config import PAD, TransformerConfig
 from keras_transformer.layers import (
     DecoderLayer,
     EncoderLayer,
+    FeatureEmbedding,
     PositionalEmbedding,
     padding_mask,
 )
@@ -40,6 +42,9 @@ class Transformer(keras.Model):
     one layer, section 3.4; with two, the target's embedding is the projection.
     Masks are made from the ids and handed to every layer by name.
 
+    With `config.source_features` the source is vectors instead of ids, such as
+    frames of speech or patches of an image, and has a mask of its own.
+
     Args:
         config: a `TransformerConfig`.
         seed: seed of the dropout; each layer derives its own.
@@ -47,7 +52,8 @@ class Transformer(keras.Model):
     Call arguments:
         inputs: a dictionary of integer ids, padded with 0: `source` `(B, S)`
             and `target` `(B, T)`, the target shifted right (it begins with
-            the start token).
+            the start token). With `source_features`, `source` is `(B, S, F)`,
+            and `source_mask`, boolean `(B, S)`, is True at real vectors.
 
     Returns:
         float32 logits `(B, T, V)`.
@@ -59,14 +65,17 @@ class Transformer(keras.Model):
         # === Layers ===
         dtype = kwargs.pop("dtype", None)
         seeds = iter(range(seed, seed + 10**6, 10) if seed is not None else ())
-        embedding = {
+        positions = {
             "d_model": config.d_model,
             "positions": config.positions,
             "max_length": config.max_length,
             "dropout_rate": config.dropout_rate,
+            "dtype": dtype,
+        }
+        embedding = {
+            **positions,
             "scale_embeddings": config.scale_embeddings,
             "mask_zero": False,
-            "dtype": dtype,
         }
         layer = {
             "d_model": config.d_model,
@@ -109,6 +118,13 @@ class Transformer(keras.Model):
                 name="source_embedding",
                 **embedding,
             )
+        elif config.source_features is not None:
+            source_embedding = FeatureEmbedding(
+                use_bias=config.use_bias,
+                seed=next(seeds, None),
+                name="source_embedding",
+                **positions,
+            )
         encoder_layers = [
             EncoderLayer(name=f"encoder_{i}", seed=next(seeds, None), **layer)
             for i in range(config.encoder_depth)
@@ -124,9 +140,17 @@ class Transformer(keras.Model):
             decoder_norm = LayerNormalization(name="decoder_norm", **norm)
 
         # === Functional model ===
-        source = keras.Input((None,), dtype="int32", name="source")
-        target = keras.Input((None,), dtype="int32", name="target")
-        inputs = {"source": source, "target": target}
+        inputs = {
+            "source": keras.Input((None,), dtype="int32", name="source"),
+            "target": keras.Input((None,), dtype="int32", name="target"),
+        }
+        if config.source_features is not None:
+            inputs["source"] = keras.Input(
+                (None, config.source_features), name="source"
+            )
+            inputs["source_mask"] = keras.Input(
+                (None,), dtype="bool", name="source_mask"
+            )
         layers = types.SimpleNamespace(
             source_embedding=source_embedding,
             target_embedding=target_embedding,
@@ -147,10 +171,19 @@ class Transformer(keras.Model):
             self.dtype_policy = dtype
 
     def encode(
-        self, source: KerasTensor, training: bool = False
+        self,
+        source: KerasTensor,
+        training: bool = False,
+        source_mask: KerasTensor | None = None,
     ) -> KerasTensor:
-        """Returns the memory `(B, S, D)` of source ids `(B, S)`."""
-        return _encode(self, source, training)
+        """Returns the memory `(B, S, D)` of source ids `(B, S)`.
+
+        Vectors `(B, S, F)` come with their mask `(B, S)`; without one, all of
+        them are real.
+        """
+        if self.config.source_features is None:
+            source_mask = padding_mask(source, PAD)
+        return _encode(self, source, source_mask, training)
 
     def features(
         self, inputs: dict[str, KerasTensor], training: bool = False
@@ -238,9 +271,8 @@ class Transformer(keras.Model):
 # has the layers of a `Transformer` as attributes.
 
 
-def _encode(layers, source, training=None):
-    """Returns the memory `(B, S, D)` of source ids."""
-    mask = padding_mask(source, PAD)  # [B, S]
+def _encode(layers, source, mask, training=None):
+    """Returns the memory `(B, S, D)` of a source and its mask `(B, S)`."""
 
     def run_layer(i, layer, x):
         return layer(x, mask=mask, training=training)
@@ -252,8 +284,10 @@ def _encode(layers, source, training=None):
 def _features(layers, inputs, training=None):
     """Returns the decoder's output `(B, T, D)`."""
     source, target = inputs["source"], inputs["target"]
-    memory = _encode(layers, source, training)
-    memory_mask = padding_mask(source, PAD)  # [B, S]
+    memory_mask = inputs.get("source_mask")
+    if memory_mask is None:
+        memory_mask = padding_mask(source, PAD)  # [B, S]
+    memory = _encode(layers, source, memory_mask, training)
     target_mask = padding_mask(target, PAD)  # [B, T]
 
     def run_layer(i, layer, x):

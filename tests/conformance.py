@@ -128,6 +128,19 @@ LAYERS = [
         (IDS,),
     ),
     Row(
+        "FeatureEmbedding",
+        {
+            "d_model": D,
+            "positions": "learned",
+            "max_length": 13,
+            "dropout_rate": 0.2,
+            "use_bias": False,
+            "kernel_initializer": "he_normal",
+            "seed": 7,
+        },
+        (random(B, T, D),),
+    ),
+    Row(
         "FeedForward",
         {
             "d_model": D,
@@ -148,6 +161,7 @@ LAYERS = [
 PLAIN_LAYERS = [
     Row("MultiHeadAttention", {"num_heads": 2, "key_dim": 7}, **_ATTENTION),
     Row("PositionalEmbedding", {"vocab_size": 7, "d_model": D}, (IDS,)),
+    Row("FeatureEmbedding", {"d_model": D}, (random(B, T, D),)),
     Row("FeedForward", {"d_model": D, "d_ff": 17}, (random(B, T, D),)),
     Row("EncoderLayer", _PLAIN, **_ENCODER),
     Row("DecoderLayer", _PLAIN, **_DECODER),

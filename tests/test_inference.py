@@ -39,7 +39,7 @@ IN_TRAINING = {
 def test_every_field_of_a_config_is_compared():
     fields = {field.name for field in dataclasses.fields(TransformerConfig)}
     compared = {name for config in CONFIGS for name in config}
-    assert fields - SHAPE - IN_TRAINING == compared
+    assert fields - SHAPE - IN_TRAINING - {"source_features"} == compared
     positions = {config.get("positions", "sinusoidal") for config in CONFIGS}
     assert positions == set(POSITIONS)
 
@@ -184,3 +184,9 @@ def test_a_known_target_is_scored_in_one_pass():
             tf.reduce_sum(weights, axis=-1), 1, atol=1e-6
         )
         assert not weights[1, ..., 2:].numpy().any()  # padding of the source
+
+
+def test_a_model_over_feature_vectors_is_refused():
+    model = random_model(source_features=5)
+    with pytest.raises(ValueError, match="source_features=5"):
+        inference_weights(model)

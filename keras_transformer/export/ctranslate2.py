@@ -25,7 +25,7 @@ from ctranslate2.specs import common_spec, transformer_spec
 
 from keras_transformer.config import END, START, UNKNOWN
 from keras_transformer.layers import positional_encoding
-from keras_transformer.layers.positional_embedding import SINUSOIDAL
+from keras_transformer.layers.positions import SINUSOIDAL
 from keras_transformer.model import Transformer
 from keras_transformer.training.models import load_model
 from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card

@@ -28,8 +28,17 @@ def inference_weights(
 
     Returns:
         Nested dictionaries of tensors.
+
+    Raises:
+        ValueError: if the source is feature vectors.
     """
     config = model.config
+    if config.source_features is not None:
+        raise ValueError(
+            "A Transformer over feature vectors has no text to translate. "
+            f"Received: source_features={config.source_features}. Search with "
+            "`encode`, `decode_step` and `beam_search` of keras_transformer."
+        )
 
     def array(variable):
         return tf.cast(tf.convert_to_tensor(variable), tf.float32)

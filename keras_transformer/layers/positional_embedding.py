@@ -1,4 +1,4 @@
-"""Embeddings and positions: sections 3.4 and 3.5 of the paper.
+"""Embeddings of ids: section 3.4 of the paper.
 
 Shapes: B batch, T length, D d_model, V vocabulary.
 """
@@ -9,52 +9,12 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.positions import PositionedLayer
 from keras_transformer.layers.types import Initializer, Shape
-
-SINUSOIDAL = ("sinusoidal", "sinusoidal_halves")
-
-
-def positional_encoding(
-    positions: KerasTensor,
-    d_model: int,
-    dtype: str = "float32",
-    halves: bool = False,
-) -> KerasTensor:
-    """Returns the positional encoding of section 3.5.
-
-    Even dimensions are sines, odd ones cosines.
-
-    PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))
-    PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
-
-    With `halves`, as in Marian and in the paper's own program, the same
-    numbers are in another order: first all sines, then all cosines.
-
-    Lower dtypes are not allowed: bfloat16 cannot tell position 256 from 257.
-
-    Args:
-        positions: tensor of shape `(T,)`.
-        d_model: D, any positive integer.
-        dtype: "float32" (default) or "float64".
-        halves: whether all sines come first. Defaults to False.
-
-    Returns:
-        Tensor of shape `(T, D)`.
-    """
-    pairs = (d_model + 1) // 2
-    rates = [10000.0 ** (-2 * i / d_model) for i in range(pairs)]
-    rates = ops.convert_to_tensor(rates, dtype=dtype)
-    angles = ops.cast(positions, dtype)[:, None] * rates  # [T, D/2]
-    if halves:
-        cosines = ops.cos(angles[:, : d_model // 2])
-        return ops.concatenate([ops.sin(angles), cosines], axis=-1)
-    waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-    return ops.reshape(waves, (-1, 2 * pairs))[:, :d_model]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEmbedding(keras.layers.Layer):
+class PositionalEmbedding(PositionedLayer):
     """Embeds ids and adds their positions: sections 3.4 and 3.5.
 
     Returns Dropout(E[ids] · √d_model + PE). With `reverse=True` the same table
@@ -123,28 +83,21 @@ class PositionalEmbedding(keras.layers.Layer):
         **kwargs: Any,
     ):
         # No autocast: ids may be floats, which bfloat16 would round.
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(
+            d_model,
+            positions,
+            max_length,
+            dropout_rate,
+            seed,
+            autocast=False,
+            **kwargs,
+        )
         if min(vocab_size, d_model) < 1:
             raise ValueError(
                 "`vocab_size` and `d_model` must be positive. "
                 f"Received: vocab_size={vocab_size}, d_model={d_model}"
             )
-        if positions not in (*SINUSOIDAL, "learned", None):
-            raise ValueError(
-                '`positions` must be "sinusoidal", "sinusoidal_halves", '
-                f'"learned" or None. Received: positions={positions!r}'
-            )
-        if positions == "learned" and not max_length:
-            raise ValueError(
-                "Learned positions need `max_length`, the number of positions "
-                f"to learn. Received: max_length={max_length}"
-            )
-        self.supports_masking = True
         self.vocab_size = vocab_size
-        self.d_model = d_model
-        self.positions = positions
-        self.max_length = max_length
-        self.dropout_rate = dropout_rate
         self.mask_zero = mask_zero
         self.embeddings_initializer = keras.initializers.get(
             embeddings_initializer
@@ -153,10 +106,6 @@ class PositionalEmbedding(keras.layers.Layer):
         self.scale_embeddings = scale_embeddings
         self.tie_projection = tie_projection
         self.use_logits_bias = use_logits_bias
-        self.seed = seed
-        self.dropout = Dropout(
-            dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout"
-        )
 
     def build(self, input_shape: Shape) -> None:
         self.embeddings = self.add_weight(
@@ -164,14 +113,7 @@ class PositionalEmbedding(keras.layers.Layer):
             initializer=self.embeddings_initializer,
             name="embeddings",
         )
-        if self.positions == "learned":
-            self.position_embeddings = self.add_weight(
-                shape=(self.max_length, self.d_model),
-                initializer=keras.initializers.RandomNormal(
-                    stddev=self.d_model**-0.5
-                ),
-                name="position_embeddings",
-            )
+        self._build_positions(input_shape)
         if not self.tie_projection:
             self._own_projection = self.add_weight(
                 shape=(self.vocab_size, self.d_model),
@@ -184,7 +126,6 @@ class PositionalEmbedding(keras.layers.Layer):
                 initializer="zeros",
                 name="logits_bias",
             )
-        self.dropout.build((*input_shape[:2], self.d_model))
 
     @property
     def projection(self) -> keras.Variable:
@@ -206,30 +147,7 @@ class PositionalEmbedding(keras.layers.Layer):
         tokens = ops.cast(tokens, self._exact_dtype)
         if self.scale_embeddings:
             tokens = tokens * math.sqrt(self.d_model)
-        if self.positions is not None:
-            tokens = tokens + self._positions(ids, offset)
-        tokens = ops.cast(tokens, self.compute_dtype)
-        return self.dropout(tokens, training=training)
-
-    def _positions(self, ids, offset):
-        length = ops.shape(ids)[1]
-        positions = ops.arange(length) + offset
-        if self.positions in SINUSOIDAL:
-            return positional_encoding(
-                positions,
-                self.d_model,
-                self._exact_dtype,
-                halves=self.positions == "sinusoidal_halves",
-            )  # [T, D]
-        longest = self.position_embeddings.shape[0]
-        if isinstance(length, int) and length > longest:
-            raise ValueError(
-                "A sequence may not be longer than the learned positions. "
-                f"Received: length={length}, max_length={longest}. "
-                'Cut the sequence, or use positions="sinusoidal".'
-            )
-        table = ops.cast(self.position_embeddings, self._exact_dtype)
-        return ops.take(table, positions, axis=0)
+        return self._with_positions(tokens, offset, training)
 
     def _logits(self, x):
         x = ops.cast(x, self.compute_dtype)
@@ -238,10 +156,6 @@ class PositionalEmbedding(keras.layers.Layer):
         if self.use_logits_bias:
             logits = logits + ops.cast(self.logits_bias, logits.dtype)
         return logits
-
-    @property
-    def _exact_dtype(self):
-        return keras.backend.result_type(self.compute_dtype, "float32")
 
     def compute_mask(
         self, inputs: KerasTensor, previous_mask: KerasTensor | None = None
@@ -262,17 +176,10 @@ class PositionalEmbedding(keras.layers.Layer):
         dtype = self._exact_dtype if reverse else self.compute_dtype
         return KerasTensor((*x.shape[:2], width), dtype=dtype)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (*input_shape[:2], self.d_model)
-
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
-            "positions": self.positions,
-            "max_length": self.max_length,
-            "dropout_rate": self.dropout_rate,
             "mask_zero": self.mask_zero,
             "embeddings_initializer": keras.initializers.serialize(
                 self.embeddings_initializer
@@ -280,5 +187,4 @@ class PositionalEmbedding(keras.layers.Layer):
             "scale_embeddings": self.scale_embeddings,
             "tie_projection": self.tie_projection,
             "use_logits_bias": self.use_logits_bias,
-            "seed": self.seed,
         }
