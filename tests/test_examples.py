@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from conftest import SMALL
 
@@ -41,6 +42,112 @@ def test_text_classifier_learns():
 def test_language_model_learns_and_samples(capsys):
     assert load("language_model").main(count=1200, epochs=2) < 25
     assert "a letter, of" in capsys.readouterr().out
+
+
+def test_speech_tells_two_voices_apart(tmp_path, monkeypatch, capsys):
+    """The utterances of `aeon` are replaced by voices of different pitch."""
+    example = load("speech")
+    rng = np.random.default_rng(1)
+
+    def utterances(split):
+        speakers = np.arange(40) % 2
+        frames = [
+            rng.normal(size=(rng.integers(3, 8), 5)) + 2 * speaker
+            for speaker in speakers
+        ]
+        return frames, speakers
+
+    monkeypatch.setattr(example, "utterances", utterances)
+    picture = tmp_path / "pictures" / "speech.png"
+    assert example.main(seeds=1, epochs=15, picture=picture) > 0.9
+    assert "of 40 speakers found" in capsys.readouterr().out
+    assert picture.exists()
+
+
+def drawn_digits():
+    """Returns images `(B, 8, 8)`: a digit is the number of its black pixels,
+    which lie in places of their own."""
+    names = np.arange(200) // 2 % 10
+    places = np.arange(64).reshape(8, 8) // 6  # 0 to 10
+    images = (places[None] == names[:, None, None]).astype("float32")
+    return images, names.astype("int32")
+
+
+def test_images_tells_digits_apart(tmp_path, monkeypatch, capsys):
+    """The digits of scikit-learn are replaced by drawn ones."""
+    example = load("images")
+    monkeypatch.setattr(example, "digits", drawn_digits)
+    picture = tmp_path / "pictures" / "images.png"
+    assert example.main(seeds=1, epochs=10, picture=picture) > 0.9
+    assert "of 100 digits read" in capsys.readouterr().out
+    assert picture.exists()
+
+
+def test_images_cuts_patches_in_the_order_of_reading():
+    image = np.arange(16, dtype="float32").reshape(1, 4, 4, 1)
+    found = np.asarray(load("images").patches(image, 4))[0]
+    assert found.astype(int).tolist() == [
+        [0, 1, 4, 5],
+        [2, 3, 6, 7],
+        [8, 9, 12, 13],
+        [10, 11, 14, 15],
+    ]
+
+
+@pytest.fixture
+def image_to_text(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # it imports `images`
+    example = load("image_to_text")
+    monkeypatch.setattr(example, "digits", drawn_digits)
+    return example
+
+
+def test_image_to_text_writes_german_numbers(
+    image_to_text, tmp_path, monkeypatch, capsys
+):
+    """The digits of scikit-learn are replaced by drawn ones."""
+    picture = tmp_path / "pictures" / "image_to_text.png"
+    share = image_to_text.main(
+        seeds=1, count=600, epochs=2, tested=20, picture=picture
+    )
+    assert 0 <= share <= 1
+    assert "of 20 numbers read" in capsys.readouterr().out
+    assert picture.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (0, "null"),
+        (1, "eins"),
+        (10, "zehn"),
+        (16, "sechzehn"),
+        (17, "siebzehn"),
+        (21, "einundzwanzig"),
+        (30, "dreißig"),
+        (100, "einhundert"),
+        (101, "einhunderteins"),
+        (777, "siebenhundertsiebenundsiebzig"),
+    ],
+)
+def test_image_to_text_knows_german(image_to_text, number, name):
+    assert image_to_text.german(number) == name
+    assert image_to_text.decoded(image_to_text.encoded(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "package", "load_data"),
+    [
+        ("speech", "aeon.datasets", "aeon", lambda x: x.utterances("train")),
+        ("images", "sklearn.datasets", "scikit-learn", lambda x: x.digits()),
+    ],
+)
+def test_examples_say_what_they_need(
+    name, module, package, load_data, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=f"pip install {package}"):
+        load_data(load(name))
 
 
 def test_two_replicas_trains_on_two(corpus):

@@ -1,0 +1,113 @@
+"""Speech: who is speaking? The encoder alone, over frames of sound.
+
+Nine men say two Japanese vowels. An utterance is 7 to 29 frames, each of 12
+coefficients of its spectrum (Kudo et al., 1999). The data set, JapaneseVowels,
+comes with the package `aeon`.
+
+    pip install aeon matplotlib
+    python examples/speech.py
+
+It also draws which frames the heads of the last layer attend to, in
+`runs/speech.png`.
+
+Promise: less than five minutes on two CPU cores; mean accuracy of five seeds
+over 98.5 % on 370 utterances that were not trained on.
+"""
+
+import os
+import pathlib
+
+# Before the import: TensorFlow leaves oneDNN off without AVX-512.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+import keras
+import numpy as np
+
+from keras_transformer import EncoderLayer, FeatureEmbedding
+from keras_transformer.inference import plot_attention
+
+D_MODEL, HEADS = 64, 4
+PADDING = 0.0
+
+
+def utterances(split):
+    """Returns frames, a list of arrays `(T, 12)`, and numbers of speakers."""
+    try:
+        from aeon.datasets import load_japanese_vowels
+    except ImportError as error:
+        raise ImportError(
+            "The utterances come with aeon. Install it: pip install aeon"
+        ) from error
+    frames, speakers = load_japanese_vowels(split=split)
+    return [x.T for x in frames], np.array(speakers, "int32") - 1
+
+
+def with_differences(frames):
+    """Appends to each coefficient its change over time, as usual in speech."""
+    return [np.concatenate([x, np.gradient(x, axis=0)], axis=1) for x in frames]
+
+
+def padded(frames, mean, deviation):
+    """Returns normalised frames `(B, T, F)`, with padding after the last."""
+    return keras.utils.pad_sequences(
+        [(x - mean) / deviation for x in frames],
+        dtype="float32",
+        padding="post",
+        value=PADDING,
+    )
+
+
+def build(features, speakers):
+    """Returns the model, and another for the weights of its last layer."""
+    frames = keras.Input((None, features))
+    x = keras.layers.Masking(PADDING)(frames)
+    x = keras.layers.GaussianNoise(0.3)(x)
+    x = FeatureEmbedding(D_MODEL, dropout_rate=0.2)(x)
+    layer = {"num_heads": HEADS, "d_ff": 128, "dropout_rate": 0.2}
+    x = EncoderLayer(D_MODEL, **layer)(x)
+    x, weights = EncoderLayer(D_MODEL, **layer)(x, return_attention_scores=True)
+    x = keras.layers.GlobalAveragePooling1D()(x)  # of real frames: masked
+    model = keras.Model(frames, keras.layers.Dense(speakers)(x))
+    return model, keras.Model(frames, weights)  # [B, H, T, T]
+
+
+def draw(attention, frames, path):
+    """Draws which frames each frame of one utterance attends to."""
+    weights = keras.ops.convert_to_numpy(attention(frames[None]))
+    names = [str(t) for t in range(len(frames))]
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return plot_attention(names, names, weights, path)
+
+
+def main(seeds=5, epochs=150, picture="runs/speech.png"):
+    frames, speakers = utterances("train")
+    held_out, answers = utterances("test")
+    frames, held_out = with_differences(frames), with_differences(held_out)
+    mean = np.concatenate(frames).mean(axis=0)
+    deviation = np.concatenate(frames).std(axis=0)
+    x = padded(frames, mean, deviation)
+    test = padded(held_out, mean, deviation)
+    accuracies = []
+    for seed in range(1, seeds + 1):
+        keras.utils.set_random_seed(seed)
+        model, attention = build(x.shape[-1], int(speakers.max()) + 1)
+        steps = epochs * -(-len(x) // 32)
+        model.compile(
+            keras.optimizers.AdamW(
+                keras.optimizers.schedules.CosineDecay(1e-3, steps)
+            ),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+        model.fit(x, speakers, batch_size=32, epochs=epochs, verbose=0)
+        _, accuracy = model.evaluate(test, answers, verbose=0)
+        print(f"seed {seed}: {accuracy:.1%} of {len(answers)} speakers found")
+        accuracies.append(accuracy)
+    print(f"mean {np.mean(accuracies):.1%} ± {np.std(accuracies):.1%}")
+    longest = (max(held_out, key=len) - mean) / deviation
+    print(f"Attention: {draw(attention, longest, picture)}")
+    return np.mean(accuracies)
+
+
+if __name__ == "__main__":
+    main()
