@@ -79,6 +79,11 @@ class TransformerConfig:
     norm_first: bool = option_field(
         False, "normalise before each sub-layer (pre-norm), not after it"
     )
+    attention_window: int | None = option_field(
+        None,
+        "self-attention sees this many positions around each, an even number, "
+        "section 4 (default: all)",
+    )
     # "sinusoidal_halves" as in Marian; "learned", table 3 row E; or None
     positions: str | None = "sinusoidal"
     max_length: int | None = None  # number of learned positions
@@ -139,6 +144,14 @@ class TransformerConfig:
             "positions",
             self.positions in POSITIONS,
             '"sinusoidal", "sinusoidal_halves", "learned" or None',
+        )
+        window = self.attention_window
+        is_even = type(window) is int and window > 0 and window % 2 == 0
+        self._check(
+            "attention_window",
+            window is None or is_even,
+            "a positive even integer, half of it before each position and "
+            "half after it, or None for attention to all positions",
         )
         if self.positions == "learned" and self.max_length is None:
             raise ValueError(

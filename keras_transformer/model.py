@@ -90,6 +90,7 @@ class Transformer(keras.Model):
             "activation": config.activation,
             "use_bias": config.use_bias,
             "layer_norm_epsilon": config.layer_norm_epsilon,
+            "attention_window": config.attention_window,
             # Not an instance: each layer is to draw a seed of its own.
             "kernel_initializer": {
                 "class_name": "VarianceScaling",

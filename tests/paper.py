@@ -24,6 +24,25 @@ def attention(q, k, v, mask=None):
     return weights @ v
 
 
+def restricted_attention(q, k, v, window, real, causal=False):
+    """Returns section 4, query by query: "considering only a neighborhood of
+    size r in the input sequence centered around the respective output
+    position". `real` `(B, T)` marks the keys that may be seen."""
+    output = np.zeros((*q.shape[:-1], v.shape[-1]))
+    for batch, head, i in np.ndindex(q.shape[:-1]):
+        last = i if causal else i + window // 2
+        seen = [
+            j
+            for j in range(max(0, i - window // 2), last + 1)
+            if j < k.shape[2] and real[batch, j]
+        ]
+        if seen:
+            keys, values = k[batch, head, seen], v[batch, head, seen]
+            scores = keys @ q[batch, head, i] / np.sqrt(q.shape[-1])
+            output[batch, head, i] = softmax(scores) @ values
+    return output
+
+
 def multi_head_attention(q, k, v, weights, heads, mask=None):
     """Returns section 3.2.2, head by head. `weights`: W^Q, b^Q, W^K … b^O."""
     wq, bq, wk, bk, wv, bv, wo, bo = weights

@@ -4,12 +4,17 @@ Shapes: B batch, T query length, S key length, H heads, K d_k or d_v.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.masks import LOWEST
+from keras_transformer.layers.masks import (
+    LOWEST,
+    causal_mask,
+    combine_masks,
+    per_head,
+)
 from keras_transformer.layers.types import Cache
 
 
@@ -51,6 +56,67 @@ def scaled_dot_product_attention(
     weights = ops.cast(weights, value.dtype)
     dropped = weights if dropout is None else dropout(weights)
     return ops.matmul(dropped, value), weights
+
+
+def attend(
+    query: KerasTensor,
+    heads: Cache,
+    padding: Sequence[KerasTensor] = (),
+    attention_mask: KerasTensor | None = None,
+    causal: bool = False,
+    cache_index: int | KerasTensor | None = None,
+    dropout: Callable[[KerasTensor], KerasTensor] | None = None,
+    return_weights: bool = False,
+) -> tuple[KerasTensor, KerasTensor | None]:
+    """Computes equation 1 under the masks of a call of `MultiHeadAttention`.
+
+    Args:
+        query: `(B, H, T, K)`.
+        heads: keys and values `(B, H, S, K)`.
+        padding: from `padding_masks`. With `cache_index` they are not read.
+        attention_mask, cache_index: as in the call.
+        causal: whether later keys are hidden from each query. With
+            `cache_index` they always are.
+        dropout: function that drops some of the weights, or `None`.
+        return_weights: whether the weights are needed.
+
+    Returns:
+        The weighted values `(B, H, T, K)` and the weights `(B, H, T, S)`,
+        which may be `None` without `return_weights`.
+    """
+    mask, offset = None, 0
+    if cache_index is None:
+        mask = combine_masks(*padding)
+    else:
+        causal, offset = True, cache_index
+    if causal:
+        length, keys = ops.shape(query)[2], ops.shape(heads["key"])[2]
+        mask = combine_masks(mask, causal_mask(length, keys, offset))
+    mask = combine_masks(per_head(mask), per_head(attention_mask))
+    return attend_under_mask(query, heads, mask, dropout, return_weights)
+
+
+def attend_under_mask(
+    query: KerasTensor,
+    heads: Cache,
+    mask: KerasTensor | None,
+    dropout: Callable[[KerasTensor], KerasTensor] | None,
+    return_weights: bool,
+) -> tuple[KerasTensor, KerasTensor | None]:
+    """Computes equation 1, by the backend's fused kernel where that can.
+
+    Arguments and results are those of `attend`, with a single mask,
+    broadcastable to `(B, H, T, S)`.
+    """
+    key, value = heads["key"], heads["value"]
+    if (
+        has_fused_attention(keras.backend.standardize_dtype(query.dtype))
+        and not return_weights
+        and dropout is None
+        and key.shape[-1] == value.shape[-1]
+    ):
+        return fused_attention(query, key, value, mask), None
+    return scaled_dot_product_attention(query, key, value, mask, dropout)
 
 
 def has_fused_attention(dtype: str) -> bool:
@@ -109,7 +175,7 @@ def write_cache(cache: Cache, new: Cache, index: int | KerasTensor) -> Cache:
     """
     capacity = ops.shape(cache["key"])[2]
     length = ops.shape(new["key"])[2]
-    _check_capacity(_known_index(index), length, capacity)
+    check_capacity(index, length, capacity)
     if isinstance(length, int) and length == 1:
         is_written = ops.equal(ops.arange(capacity), index)[:, None]  # [S, 1]
         return {k: ops.where(is_written, new[k], cache[k]) for k in cache}
@@ -122,7 +188,18 @@ def write_cache(cache: Cache, new: Cache, index: int | KerasTensor) -> Cache:
     }
 
 
-def _check_capacity(index, length, capacity):
+def check_capacity(
+    index: int | KerasTensor,
+    length: int | KerasTensor,
+    capacity: int | KerasTensor,
+) -> None:
+    """Checks that a cache has a position for every new key.
+
+    Raises:
+        ValueError: if it has not. Numbers that are not known before the
+            program runs are not checked.
+    """
+    index = _known_index(index)
     known = isinstance(capacity, int) and isinstance(length, int)
     if index is None or not known or 0 <= index <= capacity - length:
         return

@@ -89,11 +89,6 @@ class DecoderLayer(ResidualLayer):
         ):
             layer.build(x_shape)
 
-    def empty_cache(self, batch_size: int, length: int) -> Cache:
-        """Returns a cache for the keys and values of `length` positions of the
-        target."""
-        return self.self_attention.empty_cache(batch_size, length)
-
     def project_memory(self, memory: KerasTensor) -> Cache:
         """Returns the memory's keys and values, which all steps share."""
         return self.cross_attention.project(memory)
@@ -144,6 +139,7 @@ class DecoderLayer(ResidualLayer):
                 use_causal_mask=True,
                 cache=cache,
                 cache_index=cache_index,
+                attention_window=self.attention_window,
                 training=training,
             )
 

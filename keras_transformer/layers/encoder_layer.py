@@ -55,6 +55,10 @@ class EncoderLayer(ResidualLayer):
         layer_norm_epsilon: added to the variance. Defaults to 1e-6.
         kernel_initializer: initialiser of all matrices.
         seed: seed of the dropout.
+        attention_window: r of section 4, a positive even integer: in
+            self-attention, a position sees r / 2 positions before and after
+            itself, or before itself alone where later ones are hidden.
+            Defaults to `None`, all positions. See `MultiHeadAttention`.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -76,7 +80,8 @@ class EncoderLayer(ResidualLayer):
         by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: if `x` is not D wide, or if D is not divisible by H.
+        ValueError: if `x` is not D wide, D is not divisible by H, or the
+            window is odd.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -100,14 +105,13 @@ class EncoderLayer(ResidualLayer):
         ):
             layer.build(x_shape)
 
-    def empty_cache(self, batch_size: int, length: int) -> Cache:
-        """Returns a cache for the keys and values of `length` positions."""
-        return self.self_attention.empty_cache(batch_size, length)
-
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
         given = arguments_of_call(self, args, kwargs)
         x = given.pop("x")
-        return attention_output_spec(self.self_attention, x, x, **given)
+        window = self.attention_window
+        return attention_output_spec(
+            self.self_attention, x, x, attention_window=window, **given
+        )
 
     def call(
         self,
@@ -134,6 +138,7 @@ class EncoderLayer(ResidualLayer):
                 return_attention_scores=return_attention_scores,
                 cache=cache,
                 cache_index=cache_index,
+                attention_window=self.attention_window,
                 training=training,
             )
 

@@ -95,14 +95,19 @@ def check_padding_masks(**masks: KerasTensor | None) -> None:
             )
 
 
-def of_queries(mask: KerasTensor | None) -> KerasTensor | None:
-    """Reshapes a mask of queries `(B, T)` to `(B, T, 1)`; `None` stays."""
-    return None if mask is None else ops.expand_dims(mask, -1)
-
-
-def of_keys(mask: KerasTensor | None) -> KerasTensor | None:
-    """Reshapes a mask of keys `(B, S)` to `(B, 1, S)`; `None` stays."""
-    return None if mask is None else ops.expand_dims(mask, -2)
+def padding_masks(
+    query_mask: KerasTensor | None,
+    value_mask: KerasTensor | None,
+    key_mask: KerasTensor | None,
+) -> list[KerasTensor]:
+    """Returns the masks that are not `None`, broadcastable to `(B, T, S)`."""
+    masks = []
+    if query_mask is not None:
+        masks.append(ops.expand_dims(query_mask, -1))  # [B, T, 1]
+    for mask in (value_mask, key_mask):
+        if mask is not None:
+            masks.append(ops.expand_dims(mask, -2))  # [B, 1, S]
+    return masks
 
 
 def per_head(mask: KerasTensor | None) -> KerasTensor | None:

@@ -3,17 +3,13 @@
 Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
 """
 
+import functools
 from typing import Any
 
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.attention import (
-    fused_attention,
-    has_fused_attention,
-    scaled_dot_product_attention,
-    write_cache,
-)
+from keras_transformer.layers.attention import attend
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.keras_attention import (
     check_supported,
@@ -21,14 +17,7 @@ from keras_transformer.layers.keras_attention import (
     serialize_objects,
     take_over,
 )
-from keras_transformer.layers.masks import (
-    causal_mask,
-    check_padding_masks,
-    combine_masks,
-    of_keys,
-    of_queries,
-    per_head,
-)
+from keras_transformer.layers.masks import check_padding_masks, padding_masks
 from keras_transformer.layers.output_spec import (
     arguments_of_call,
     attention_output_spec,
@@ -40,6 +29,12 @@ from keras_transformer.layers.types import (
     Output,
     Regularizer,
     Shape,
+)
+from keras_transformer.layers.windowed_attention import (
+    attend_in_window,
+    cache_length,
+    check_self_attention,
+    extend_cache,
 )
 
 
@@ -96,6 +91,11 @@ class MultiHeadAttention(keras.layers.Layer):
             `cache_index` the cache is only read, see `project`; `query` may
             then have several rows (beams) for each row of the cache.
         cache_index: scalar, position of the first query in the cache.
+        attention_window: r of section 4, a positive even integer: each
+            position sees r / 2 positions before itself and, without
+            `use_causal_mask` and cache, r / 2 after. Time and memory grow with
+            T · r; the weights are returned from full attention under a mask.
+            A cache has the last positions. Defaults to `None`, all positions.
         training: whether dropout is applied.
 
     Returns:
@@ -104,8 +104,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     Raises:
         ValueError: if a dimension is not positive, an argument is unsupported,
-            an input or a mask has another rank, `value` is missing, or the
-            cache is full.
+            an input or a mask has another rank, `value` is missing, the cache
+            is full, or a window is odd or not of self-attention.
     """
 
     def __init__(
@@ -233,11 +233,18 @@ class MultiHeadAttention(keras.layers.Layer):
             ),
         }
 
-    def empty_cache(self, batch_size: int, length: int) -> Cache:
-        """Returns a cache of zeros for `length` positions."""
+    def empty_cache(
+        self,
+        batch_size: int,
+        length: int,
+        attention_window: int | None = None,
+    ) -> Cache:
+        """Returns a cache of zeros for `length` positions, or for as many as
+        a window needs: at most r / 2 + 1."""
+        places = cache_length(length, attention_window)
 
         def zeros(width):
-            shape = (batch_size, self.num_heads, length, width)
+            shape = (batch_size, self.num_heads, places, width)
             return ops.zeros(shape, self.compute_dtype)
 
         return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
@@ -256,19 +263,23 @@ class MultiHeadAttention(keras.layers.Layer):
         use_causal_mask: bool = False,
         cache: Cache | None = None,
         cache_index: int | KerasTensor | None = None,
+        attention_window: int | None = None,
     ) -> Output:
         check_padding_masks(
             query_mask=query_mask, value_mask=value_mask, key_mask=key_mask
         )
-        if value is None and (cache is None or cache_index is not None):
+        is_read = cache is not None and cache_index is None
+        if value is None and not is_read:
             raise ValueError(
                 "`value` is needed unless `cache` holds projected keys and "
                 "values. Received: value=None. For self-attention pass the "
                 "query twice."
             )
+        if attention_window is not None:
+            keys = None if is_read else value
+            check_self_attention(attention_window, query, keys)
         batch, length = ops.shape(query)[:2]
         queries = self.query_projection(query)
-        offset = 0
         if cache is None:
             heads = self.project(value, key)
         elif cache_index is None:
@@ -279,21 +290,28 @@ class MultiHeadAttention(keras.layers.Layer):
             if query_mask is not None:
                 query_mask = ops.reshape(query_mask, (rows, -1))
         else:
-            heads = write_cache(cache, self.project(value, key), cache_index)
-            offset = cache_index
-        mask = None
-        if cache_index is None:
-            mask = combine_masks(
-                of_queries(query_mask), of_keys(value_mask), of_keys(key_mask)
+            new = self.project(value, key)
+            heads, new_cache = extend_cache(
+                cache, new, cache_index, attention_window
             )
-        if use_causal_mask or cache_index is not None:
-            keys = ops.shape(heads["key"])[2]
-            mask = combine_masks(mask, causal_mask(length, keys, offset))
-        mask = combine_masks(per_head(mask), per_head(attention_mask))
         queries = self._split_heads(queries, self.key_dim)
-        output, weights = self._attend(
-            queries, heads, mask, return_attention_scores, training
-        )
+        dropout = None
+        if self.dropout and training:
+            dropout = functools.partial(self.weight_dropout, training=True)
+        options = {
+            "padding": padding_masks(query_mask, value_mask, key_mask),
+            "attention_mask": attention_mask,
+            "causal": use_causal_mask,
+            "cache_index": cache_index,
+            "dropout": dropout,
+            "return_weights": return_attention_scores,
+        }
+        if attention_window is None:
+            output, weights = attend(queries, heads, **options)
+        else:
+            output, weights = attend_in_window(
+                queries, heads, attention_window, **options
+            )
         output = ops.reshape(
             ops.swapaxes(output, 1, 2),
             (batch, length, self.num_heads * self.value_dim),
@@ -302,26 +320,8 @@ class MultiHeadAttention(keras.layers.Layer):
         if return_attention_scores:
             returned.append(weights)
         if cache_index is not None:
-            returned.append(heads)
+            returned.append(new_cache)
         return tuple(returned) if len(returned) > 1 else returned[0]
-
-    def _attend(self, query, heads, mask, return_weights, training):
-        key, value = heads["key"], heads["value"]
-        drops = bool(self.dropout) and training
-        if (
-            has_fused_attention(self.compute_dtype)
-            and not return_weights
-            and not drops
-            and self.value_dim == self.key_dim
-        ):
-            return fused_attention(query, key, value, mask), None
-
-        def dropout(weights):
-            return self.weight_dropout(weights, training=training)
-
-        return scaled_dot_product_attention(
-            query, key, value, mask, dropout if drops else None
-        )
 
     def compute_output_shape(self, query_shape: Shape, *_: Shape) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])

@@ -27,6 +27,7 @@ def attention_output_spec(
     return_attention_scores: bool = False,
     cache: Cache | None = None,
     cache_index: int | KerasTensor | None = None,
+    attention_window: int | None = None,
     **_: Any,
 ) -> Output:
     """Returns the symbolic outputs of a call of `MultiHeadAttention`.
@@ -34,7 +35,7 @@ def attention_output_spec(
     Args:
         layer: a `MultiHeadAttention`.
         query, value, cache, cache_index: as in the call.
-        return_attention_scores: as in the call.
+        return_attention_scores, attention_window: as in the call.
 
     Returns:
         The output alone, or a tuple of the output and of those of scores and
@@ -54,6 +55,10 @@ def attention_output_spec(
             rows = cache["key"].shape[0]
             known = None not in (rows, batch, length)
             batch, length = rows, batch * length // rows if known else None
+        elif cache is not None and attention_window is not None:
+            # The last positions and, for the later queries, the new ones.
+            known = None not in (keys, length)
+            keys = keys + length - 1 if known else None
         returned.append(symbolic((batch, layer.num_heads, length, keys)))
     if cache is not None and cache_index is not None:
         returned.append({k: symbolic(x.shape) for k, x in cache.items()})

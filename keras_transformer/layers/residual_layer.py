@@ -11,10 +11,12 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.output_spec import arguments_of_call
 from keras_transformer.layers.types import (
     Activation,
+    Cache,
     Initializer,
     Output,
     Shape,
 )
+from keras_transformer.layers.windowed_attention import check_window
 
 
 class ResidualLayer(keras.layers.Layer):
@@ -41,6 +43,7 @@ class ResidualLayer(keras.layers.Layer):
         layer_norm_epsilon: float = 1e-6,
         kernel_initializer: Initializer = "glorot_uniform",
         seed: int | None = None,
+        attention_window: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -51,6 +54,7 @@ class ResidualLayer(keras.layers.Layer):
                 f"Received: d_model={d_model}, num_heads={num_heads}. "
                 "Choose another number of heads, or pass `key_dim`."
             )
+        check_window(attention_window)
         self.supports_masking = True
         self.d_model = d_model
         self.num_heads = num_heads
@@ -66,6 +70,7 @@ class ResidualLayer(keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
+        self.attention_window = attention_window
 
     def __call__(self, *args: Any, **kwargs: Any) -> Output:
         # Keras masks the output by the keyword argument `mask`. It ignores an
@@ -79,6 +84,16 @@ class ResidualLayer(keras.layers.Layer):
         self, x_shape: Shape, memory_shape: Shape | None = None
     ) -> Shape:
         return (*x_shape[:-1], self.d_model)
+
+    def empty_cache(self, batch_size: int, length: int) -> Cache:
+        """Returns a cache for the keys and values of `length` positions.
+
+        With `attention_window` it has the last r / 2 + 1 of them, and does not
+        fill.
+        """
+        return self.self_attention.empty_cache(
+            batch_size, length, self.attention_window
+        )
 
     def _seed(self, site):
         """Returns a seed for one use of dropout; with a common seed, all uses
@@ -165,4 +180,5 @@ class ResidualLayer(keras.layers.Layer):
                 self.kernel_initializer
             ),
             "seed": self.seed,
+            "attention_window": self.attention_window,
         }

@@ -1,0 +1,247 @@
+"""Restricted self-attention: section 4 of the paper.
+
+There, it considers "only a neighborhood of size r in the input sequence
+centered around the respective output position": r / 2 positions before and
+r / 2 after it, and the position itself. Here r is called `window`.
+
+The sequence is cut into blocks of r / 2 positions. The queries of a block
+attend to the keys of their own block and of its neighbours. So time and memory
+grow with T · r, and no tensor has T · T elements.
+
+Shapes: B batch, T length, S key length, H heads, K d_k or d_v.
+"""
+
+from collections.abc import Callable, Sequence
+
+from keras import KerasTensor, ops
+
+from keras_transformer.layers.attention import (
+    attend_under_mask,
+    check_capacity,
+    scaled_dot_product_attention,
+    write_cache,
+)
+from keras_transformer.layers.blocks import Blocks, is_near
+from keras_transformer.layers.masks import combine_masks, per_head
+from keras_transformer.layers.types import Cache
+
+
+def windowed_attention(
+    query: KerasTensor,
+    key: KerasTensor,
+    value: KerasTensor,
+    window: int,
+    causal: bool = False,
+    masks: Sequence[KerasTensor | None] = (),
+    dropout: Callable[[KerasTensor], KerasTensor] | None = None,
+) -> KerasTensor:
+    """Computes equation 1 where each position sees only a window around it.
+
+    Example:
+
+    >>> from keras import ops
+    >>> x = ops.reshape(ops.arange(5, dtype="float32"), (1, 1, 5, 1))
+    >>> means = windowed_attention(ops.zeros_like(x), x, x, window=2)
+    >>> print(ops.convert_to_numpy(means).ravel())
+    [0.5 1.  2.  3.  3.5]
+
+    The result is that of `scaled_dot_product_attention` under a mask of the
+    window, in T · `window` steps instead of T².
+
+    Args:
+        query: tensor of shape `(B, H, T, K)`.
+        key, value: tensors of shape `(B, H, T, K)`.
+        window: r, a positive even number.
+        causal: whether positions after its own are hidden from each query.
+            Defaults to False.
+        masks: boolean masks `(B, T, T)` or `(B, H, T, T)`, or broadcastable
+            to one of these; a query attends where all of them are True. `None`
+            is allowed among them, and masks nothing.
+        dropout: function that drops some of the weights, or `None`.
+
+    Returns:
+        The weighted values `(B, H, T, K)` in the dtype of `value`. A query
+        that may attend to no key gets zeros.
+    """
+    blocks = Blocks(ops.shape(query)[2], window, causal)
+    output, _ = scaled_dot_product_attention(
+        blocks.of_queries(query),
+        blocks.of_keys(key),
+        blocks.of_keys(value),
+        blocks.mask(masks),
+        dropout,
+    )
+    return blocks.join(output)
+
+
+def attend_in_window(
+    query: KerasTensor,
+    heads: Cache,
+    window: int,
+    padding: Sequence[KerasTensor] = (),
+    attention_mask: KerasTensor | None = None,
+    causal: bool = False,
+    cache_index: int | KerasTensor | None = None,
+    dropout: Callable[[KerasTensor], KerasTensor] | None = None,
+    return_weights: bool = False,
+) -> tuple[KerasTensor, KerasTensor | None]:
+    """Computes what `attend` does where each position sees only a window.
+
+    Whole sequences are cut into blocks. There are two exceptions, which are
+    full attention under a mask: weights `(B, H, T, S)` have a value for every
+    pair of positions anyway, and a cache has little more than one window.
+
+    Arguments and results are those of `attend`, and:
+
+    Args:
+        heads: keys and values; with `cache_index` those of `extend_cache`.
+        window: r, a positive even number.
+    """
+    if cache_index is None and not return_weights:
+        key, value = heads["key"], heads["value"]
+        masks = [*padding, attention_mask]
+        output = windowed_attention(
+            query, key, value, window, causal, masks, dropout
+        )
+        return output, None
+    length, keys = ops.shape(query)[2], ops.shape(heads["key"])[2]
+    if cache_index is None:
+        mask = window_mask(length, keys, window, causal)
+        mask = combine_masks(mask, *padding)
+    else:
+        mask = window_mask(length, keys, window, True, cache_index)
+        attention_mask = _of_last_keys(
+            attention_mask, keys, cache_index + length
+        )
+    mask = combine_masks(per_head(mask), per_head(attention_mask))
+    return attend_under_mask(query, heads, mask, dropout, return_weights)
+
+
+def window_mask(
+    query_length: int | KerasTensor,
+    key_length: int | KerasTensor,
+    window: int,
+    causal: bool = False,
+    offset: int | KerasTensor = 0,
+) -> KerasTensor:
+    """Returns the mask of the window for whole sequences, or for a cache.
+
+    Args:
+        query_length: T.
+        key_length: S. The last key is at the position of the last query.
+        window: r, a positive even number.
+        causal: whether later positions are hidden from each query.
+        offset: the position of the first query.
+
+    Returns:
+        Boolean tensor of shape `(1, T, S)`.
+    """
+    queries = ops.arange(query_length)[:, None] + offset
+    keys = _last_positions(key_length, offset + query_length)
+    return (is_near(queries, keys, window, causal) & (keys >= 0))[None]
+
+
+def extend_cache(
+    cache: Cache, new: Cache, index: int | KerasTensor, window: int | None
+) -> tuple[Cache, Cache]:
+    """Adds new keys and values to a cache.
+
+    With a window it is a cache of the last positions: its last place has the
+    newest one. Places before the beginning of the sequence are masked, see
+    `window_mask`.
+
+    Args:
+        cache: keys and values of the positions before `index`.
+        new: keys and values of the positions from `index` on.
+        index: position of the first new key.
+        window: r, a positive even number, or `None`: see `write_cache`.
+
+    Returns:
+        The keys and values that the new queries may attend to, and the new
+        cache, which is as long as the old one.
+
+    Raises:
+        ValueError: if the cache is too short. With a window, only a cache of
+            at most r / 2 positions can be.
+    """
+    if window is None:
+        written = write_cache(cache, new, index)
+        return written, written
+    capacity = ops.shape(cache["key"])[2]
+    length = ops.shape(new["key"])[2]
+    if isinstance(capacity, int) and capacity <= window // 2:
+        check_capacity(index, length, capacity)
+    # Not even the first of the new queries sees the oldest place.
+    attended = {
+        k: ops.concatenate([cache[k][:, :, 1:], new[k]], axis=2) for k in cache
+    }
+    return attended, {k: x[:, :, length - 1 :] for k, x in attended.items()}
+
+
+def cache_length(
+    length: int | KerasTensor, window: int | None
+) -> int | KerasTensor:
+    """Returns how many positions of `length` a cache needs: the r / 2 before
+    a position, and the position itself."""
+    return length if window is None else _smaller(length, window // 2 + 1)
+
+
+def check_window(window: int | None) -> None:
+    """Checks that a window is `None` or a positive even integer.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    is_even = type(window) is int and window > 0 and window % 2 == 0
+    if window is not None and not is_even:
+        raise ValueError(
+            "`attention_window` must be a positive even integer, half of it "
+            "before each position and half after it. Received: "
+            f"attention_window={window!r}. Choose another number, or None for "
+            "attention to all positions."
+        )
+
+
+def check_self_attention(
+    window: int | None, query: KerasTensor, value: KerasTensor | None
+) -> None:
+    """Checks a call of attention with a window.
+
+    Args:
+        window: as in `check_window`.
+        query: `(B, T, D)`.
+        value: `(B, S, D)`, or `None` where a cache is only read.
+
+    Raises:
+        ValueError: if the window is none, or if queries and keys are known not
+            to be the same positions.
+    """
+    check_window(window)
+    lengths = None if value is None else (query.shape[1], value.shape[1])
+    if lengths is None or (None not in lengths and lengths[0] != lengths[1]):
+        raise ValueError(
+            "A window is for self-attention, where queries and keys are the "
+            f"same positions. Received: attention_window={window}, "
+            f"query.shape={tuple(query.shape)}, value.shape="
+            f"{value if value is None else tuple(value.shape)}. Leave out "
+            "`attention_window` where one sequence attends to another."
+        )
+
+
+def _of_last_keys(mask, key_length, end):
+    """Takes, of a mask of all positions, the columns of the last ones before
+    `end`."""
+    if mask is None:
+        return None
+    keys = _last_positions(key_length, end)
+    last = ops.shape(mask)[-1] - 1
+    return ops.take(mask, ops.clip(keys, 0, last), axis=-1)
+
+
+def _last_positions(count, end):
+    return ops.arange(count) + (end - count)
+
+
+def _smaller(length, most):
+    is_known = isinstance(length, int)
+    return min(length, most) if is_known else ops.minimum(length, most)
