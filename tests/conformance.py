@@ -70,6 +70,7 @@ _RESIDUAL = {
     "layer_norm_epsilon": 1e-3,
     "kernel_initializer": "he_normal",
     "seed": 7,
+    "attention_window": 2,
 }
 _PLAIN = {"d_model": D, "num_heads": 2, "d_ff": 17}
 _ATTENTION = {
@@ -194,6 +195,7 @@ CONFIGS = [
             "use_bias": False,
             "layer_norm_epsilon": 1e-3,
             "initializer_scale": 0.5,
+            "attention_window": 2,
         },
     ),
 ]

@@ -47,6 +47,9 @@ def test_a_config_round_trips_through_json():
         ({"vocab_size": 31, "norm_first": "yes"}, "norm_first='yes'"),
         ({"vocab_size": 31, "activation": None}, "activation=None"),
         ({"vocab_size": 31, "layer_norm_epsilon": 0}, "layer_norm_epsilon=0"),
+        ({"vocab_size": 31, "attention_window": 5}, "attention_window=5"),
+        ({"vocab_size": 31, "attention_window": 0}, "attention_window=0"),
+        ({"vocab_size": 31, "attention_window": 4.0}, r"attention_window=4\.0"),
     ],
 )
 def test_errors_name_what_was_received(values, message):

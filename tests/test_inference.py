@@ -26,6 +26,8 @@ CONFIGS = [
     {"scale_embeddings": False, "num_decoder_layers": 1},
     {"tie_projection": False, "use_logits_bias": True},
     {"use_logits_bias": True, "source_vocab_size": 43},
+    {"attention_window": 2, "norm_first": True},
+    {"attention_window": 6},
 ]
 SHAPE = {"vocab_size", "num_layers", "d_model", "num_heads", "d_ff"}
 IN_TRAINING = {

@@ -18,13 +18,13 @@ def attend(
     `(B, H, n, T)`.
 
     Args:
-        queries: `(B, H, n, K)`, with the factor 1 / √d_k.
-        keys, values: `(B, H, T, K)`.
+        queries: `(B, H, n, K)`, with the factor 1 / √d_k; or `(B, H, …, n, K)`.
+        keys, values: `(B, H, T, K)`, or with the same further axes.
         attention_bias: float32, added to the scores `(B, H, n, T)`.
     """
     arguments = queries, keys, values, attention_bias
     # In 64 bits, since there may be 2³¹ multiplications and more.
-    multiplications = tf.size(queries, tf.int64) * tf.shape(keys, tf.int64)[2]
+    multiplications = tf.size(queries, tf.int64) * tf.shape(keys, tf.int64)[-2]
     return tf.cond(
         multiplications <= ONE_THREAD,
         lambda: _attend_small(*arguments),

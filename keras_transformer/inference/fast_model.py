@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_transformer.config import PAD, START, TransformerConfig
 from keras_transformer.inference.fast_attention import attend, swap_axes
 from keras_transformer.layers import positional_encoding
+from keras_transformer.layers.blocks import Blocks
 
 MASKED_SCORE = -1e9  # added to the scores of masked positions
 
@@ -49,6 +50,10 @@ class InferenceModel:
         attention_bias = tf.where(tf.equal(source, PAD), MASKED_SCORE, 0.0)[
             :, None, None, :
         ]
+        blocks, own_bias = None, attention_bias
+        if self.config.attention_window is not None:
+            real = tf.not_equal(source, PAD)[:, None, :]
+            blocks, own_bias = self._blocks(tf.shape(source)[1], [real])
         positions = tf.range(tf.shape(source)[1])
         table = self.weights.get("source", self.weights["target"])
         x = self._embedded(source, table, positions)  # [B·S, D]
@@ -58,7 +63,7 @@ class InferenceModel:
                 queries, keys, values = self._project(
                     h, layer["self"], batch, 1
                 )
-                return self._attend(queries, keys, values, attention_bias)[0]
+                return self._attend(queries, keys, values, own_bias, blocks)[0]
 
             x = self._sublayer(x, layer, "self_norm", "self_output", attend)
             x = self._feed_forward(x, layer)
@@ -127,6 +132,14 @@ class InferenceModel:
             x, cache["memory"], attention_bias, cache["heads"]
         )
         logits = tf.cast(linear(x, self.weights["projection"]), tf.float32)
+        if self.config.attention_window is not None:
+            # What the next token may see of the positions so far.
+            last = self.config.attention_window // 2
+            ancestors = ancestors[:, :, -last:]
+            heads = [
+                (k[:, :, -last * beams :], v[:, :, -last * beams :])
+                for k, v in heads
+            ]
         return logits, {**cache, "heads": heads, "ancestors": ancestors}
 
     def read(
@@ -146,9 +159,13 @@ class InferenceModel:
         before = tf.concat([tf.fill([batch, 1], START), target[:, :-1]], axis=1)
         positions = tf.range(length)
         x = self._embedded(before, self.weights["target"], positions)
-        is_later = positions[:, None] < positions
-        attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
-        x, _, attention = self._decode(x, memory, attention_bias)
+        if self.config.attention_window is None:
+            is_later = positions[:, None] < positions
+            blocks = None
+            attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
+        else:
+            blocks, attention_bias = self._blocks(length, causal=True)
+        x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
         # Here no id is barred, since the target is given.
         projection = self.weights["projection"]
         logits = _product(x, projection["kernel"])
@@ -186,7 +203,7 @@ class InferenceModel:
             )
         return tf.reshape(x, [-1, self.config.d_model])
 
-    def _decode(self, x, memory, attention_bias, cache=None):
+    def _decode(self, x, memory, attention_bias, cache=None, blocks=None):
         """Applies the decoder's layers to n rows of each sentence.
 
         Args:
@@ -196,6 +213,7 @@ class InferenceModel:
                 self-attention.
             cache: keys and values of earlier positions for each layer, or
                 `None`.
+            blocks: those of whole targets, see `_blocks`, or `None`.
 
         Returns:
             `(B·n, D)`, the new keys and values of each layer, and the
@@ -213,7 +231,9 @@ class InferenceModel:
                     keys = tf.concat([cache[i][0], keys], axis=2)
                     values = tf.concat([cache[i][1], values], axis=2)
                 heads.append((keys, values))
-                return self._attend(queries, keys, values, attention_bias)[0]
+                return self._attend(
+                    queries, keys, values, attention_bias, blocks
+                )[0]
 
             def attend_to_memory(h, i=i, layer=layer):
                 queries = self._split_heads(
@@ -257,19 +277,29 @@ class InferenceModel:
         x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
         return swap_axes(x)
 
-    def _attend(self, queries, keys, values, attention_bias):
-        """Computes equation 1 of the paper.
+    def _blocks(self, length, masks=(), causal=False):
+        """Returns the `Blocks` of whole sequences for a model with a window,
+        and their attention bias `(B, 1, N, W, 3W)`."""
+        blocks = Blocks(length, self.config.attention_window, causal)
+        return blocks, tf.where(blocks.mask(masks), 0.0, MASKED_SCORE)
+
+    def _attend(self, queries, keys, values, attention_bias, blocks=None):
+        """Computes equation 1 of the paper, block by block if there are any.
 
         Args:
             queries: `(B, H, n, K)`.
             keys, values: `(B, H, T, K)`.
             attention_bias: float32, added to the scores `(B, H, n, T)`.
+            blocks: from `_blocks`, or `None`.
 
         Returns:
             The heads side by side, `(B·n, H·K)`, and the weights.
         """
+        if blocks is not None:
+            queries = blocks.of_queries(queries)
+            keys, values = blocks.of_keys(keys), blocks.of_keys(values)
         x, weights = attend(queries, keys, values, attention_bias)
-        x = swap_axes(x)
+        x = swap_axes(x if blocks is None else blocks.join(x))
         width = self.config.num_heads * self.value_dim
         return tf.reshape(x, [-1, width]), weights
 

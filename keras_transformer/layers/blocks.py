@@ -6,6 +6,7 @@ queries lie within the block and its neighbours.
 Shapes: B batch, T length, H heads, K d_k or d_v, N blocks of W positions.
 """
 
+import math
 from collections.abc import Sequence
 
 from keras import KerasTensor, ops
@@ -35,15 +36,13 @@ class Blocks:
 
     def of_queries(self, x: KerasTensor) -> KerasTensor:
         """Reshapes `(B, H, T, K)` to blocks `(B, H, N, W, K)`."""
-        return self._cut(x, self.count, 0)
+        return self._cut(self._padded(x, 0, self.count), 0)
 
     def of_keys(self, x: KerasTensor) -> KerasTensor:
         """Returns, of `(B, H, T, K)`, each block between its neighbours:
         `(B, H, N, 3W, K)`, or `(B, H, N, 2W, K)` without the next ones."""
-        x = self._cut(x, self.count + self.neighbours, self.size)
-        shifted = [
-            x[:, :, i : i + self.count] for i in range(self.neighbours + 1)
-        ]
+        x = self._padded(x, self.size, self.count + self.neighbours)
+        shifted = [self._cut(x, i) for i in range(self.neighbours + 1)]
         return ops.concatenate(shifted, axis=3)
 
     def mask(self, masks: Sequence[KerasTensor | None] = ()) -> KerasTensor:
@@ -62,17 +61,34 @@ class Blocks:
 
     def join(self, x: KerasTensor) -> KerasTensor:
         """Reshapes blocks `(B, H, N, W, K)` to `(B, H, T, K)`."""
-        batch, heads = ops.shape(x)[:2]
-        shape = (batch, heads, self.count * self.size, x.shape[-1])
-        return ops.reshape(x, shape)[:, :, : self.length]
+        return _positions(x, 0, self.length)
 
-    def _cut(self, x, count, before):
-        """Cuts into `count` blocks a sequence that begins after `before`
-        positions of padding."""
+    def _padded(self, x, before, count):
+        """Pads a sequence to `count` blocks, `before` positions at its
+        beginning."""
         after = count * self.size - before - self.length
-        x = ops.pad(x, [[0, 0], [0, 0], [before, after], [0, 0]])
+        return ops.pad(x, [[0, 0], [0, 0], [before, after], [0, 0]])
+
+    def _cut(self, x, start):
+        """Returns N blocks from block `start` on."""
+        length = self.count * self.size
+        x = _positions(x, start * self.size, length)
         batch, heads = ops.shape(x)[:2]
-        return ops.reshape(x, (batch, heads, count, self.size, x.shape[-1]))
+        shape = (batch, heads, self.count, self.size, x.shape[-1])
+        return ops.reshape(x, shape)
+
+
+def _positions(x, start, length):
+    """Returns `length` positions of `(B, H, …, K)`, as `(B, H, length, K)`.
+
+    The tensor is sliced as one of three axes: of four or five, the gradient of
+    a slice takes TensorFlow longer than all the rest.
+    """
+    batch, heads, *positions, width = ops.shape(x)
+    flat = ops.reshape(x, (batch, heads, math.prod(positions) * width))
+    shape = (batch, heads, length * width)
+    part = ops.slice(flat, (0, 0, start * width), shape)
+    return ops.reshape(part, (batch, heads, length, width))
 
 
 def is_near(
