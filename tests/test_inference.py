@@ -139,10 +139,11 @@ def test_barred_ids_have_no_probability():
     assert possible.sum() == 2 * 39
 
 
+@pytest.mark.parametrize("config", [{}, {"attention_window": 4}], ids=str)
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_search_finds_the_same_with_the_keras_model(beam_size):
+def test_a_search_finds_the_same_with_the_keras_model(beam_size, config):
     """The search with the Keras model reorders the caches of its layers."""
-    model = random_model()
+    model = random_model(**config)
     memory = model.project_memory(model.encode(SOURCE))
     limits = [11, 7]
 
@@ -169,9 +170,10 @@ def test_a_search_finds_the_same_with_the_keras_model(beam_size):
     np.testing.assert_allclose(found_scores, scores, atol=1e-5)
 
 
-def test_a_known_target_is_scored_in_one_pass():
+@pytest.mark.parametrize("config", [{}, {"attention_window": 2}], ids=str)
+def test_a_known_target_is_scored_in_one_pass(config):
     """Its log-probabilities are those of the Keras model, and 0 at padding."""
-    model = random_model()
+    model = random_model(**config)
     fast = InferenceModel(model.config, inference_weights(model, barred=[9]))
     target = np.array([[5, 9, 7, 3], [8, 3, 0, 0]], "int32")
     found, attention = fast.read(target, fast.encode(SOURCE))
@@ -186,6 +188,19 @@ def test_a_known_target_is_scored_in_one_pass():
             tf.reduce_sum(weights, axis=-1), 1, atol=1e-6
         )
         assert not weights[1, ..., 2:].numpy().any()  # padding of the source
+
+
+def test_the_cache_of_a_window_does_not_grow():
+    """It has the last r / 2 positions of each beam."""
+    model = random_model(attention_window=6)
+    fast = InferenceModel(model.config, inference_weights(model))
+    cache = fast.empty_cache(fast.encode(SOURCE), 5)
+    for index in range(7):
+        _, cache = fast.step(np.full((2, 5), 4), cache, tf.constant(index))
+        kept = min(index + 1, 3)
+        for keys, values in cache["heads"]:
+            assert keys.shape[2] == values.shape[2] == 5 * kept
+        assert cache["ancestors"].shape == (2, 5, kept)
 
 
 def test_a_model_over_feature_vectors_is_refused():

@@ -43,6 +43,18 @@ def causal_encoder(implicit):
     return run, SOURCE
 
 
+def encoder_with_window(implicit):
+    layers = [EncoderLayer(D, 2, 17, attention_window=2) for _ in range(LAYERS)]
+
+    def run(x):
+        for layer in layers:
+            mask = {} if implicit else {"mask": tf.constant(SOURCE != 0)}
+            x = layer(x, **mask)
+            yield x
+
+    return run, SOURCE
+
+
 def encoder_with_attention_mask(implicit):
     """An explicit `attention_mask` does not replace the implicit mask."""
     layers = [EncoderLayer(D, 2, 17) for _ in range(LAYERS)]
@@ -111,6 +123,7 @@ def attention(implicit):
 STACKS = [
     (encoder, SOURCE),
     (causal_encoder, SOURCE),
+    (encoder_with_window, SOURCE),
     (encoder_with_attention_mask, SOURCE),
     (memory_of_decoder, SOURCE),
     (target_of_decoder, TARGET),

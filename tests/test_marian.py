@@ -522,6 +522,7 @@ def test_an_exported_run_is_imported_with_the_same_logits(
         {"positions": None},
         {"key_dim": 7},
         {"activation": "tanh"},
+        {"attention_window": 4},
     ],
     ids=str,
 )

@@ -172,6 +172,17 @@ def test_use_causal_mask_equals_an_explicit_causal_mask():
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_equals_an_explicit_mask_of_the_window(causal):
+    layer = MultiHeadAttention(H, DK, DV)
+    x = random(B, 7, D)
+    found = layer(x, x, attention_window=4, use_causal_mask=causal)
+    distance = np.arange(7)[:, None] - np.arange(7)
+    near = (-2 <= distance) & (distance <= 2)
+    expected = layer(x, x, attention_mask=near, use_causal_mask=causal)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_a_query_without_keys_gives_the_output_bias_alone():
     layer, (query, value, key) = layer_and_inputs()
     found = layer(query, value, key, attention_mask=some_mask())
