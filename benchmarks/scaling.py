@@ -1,24 +1,37 @@
 """The paper's table 1, measured, and how a training step of ours grows.
 
     python benchmarks/scaling.py [--plot FILE.png] [--rounds 5]
+    python benchmarks/scaling.py --restricted [--longest 65536] [--rounds 3]
 
 Table 1 compares layers of width d on sequences of length n: self-attention
 costs O(n² d) and is one step deep, a recurrent layer O(n d²) and n steps deep,
 a convolution of width k O(k n d²). Here each layer maps `(4, n, 512)` to the
 same shape, forward and backward. A step of ours is that of `tiny` with one of
 batch, length and vocabulary changed.
+
+The last row of table 1, self-attention (restricted), costs O(r n d). With
+`--restricted` it is compared with full attention on one long sequence: the
+time, and the memory that a process of its own takes. That needs 12 GB and six
+minutes.
 """
 
 import argparse
 import dataclasses
+import functools
+import os
+import resource
 import statistics
+import subprocess
+import sys
 import time
 
 from training_steps import SHAPES, keras_transformer, tensorflow
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 WIDTH = 512
+HEADS = 8
 ROWS = 4
+WINDOW = 256  # r of the restricted attention
 
 
 def layers():
@@ -26,7 +39,7 @@ def layers():
 
     from keras_transformer import MultiHeadAttention
 
-    attention = MultiHeadAttention(num_heads=8, key_dim=WIDTH // 8)
+    attention = MultiHeadAttention(HEADS, key_dim=WIDTH // HEADS)
     return {
         "self-attention": lambda x: attention(x, x),
         "LSTM": keras.layers.LSTM(WIDTH, return_sequences=True),
@@ -34,10 +47,10 @@ def layers():
     }
 
 
-def layer_step(layer, length):
+def layer_step(layer, length, rows=ROWS):
     """Forward and backward through one layer."""
     tf = tensorflow()
-    x = tf.random.normal((ROWS, length, WIDTH))
+    x = tf.random.normal((rows, length, WIDTH))
 
     @tf.function
     def step():
@@ -117,14 +130,85 @@ def growth(rounds):
         print(f"{name:12}{cells}", flush=True)
 
 
+def attention_step(kind, length):
+    """A step of attention on one sequence, "full" or "restricted"."""
+    from keras_transformer import MultiHeadAttention
+
+    attention = MultiHeadAttention(HEADS, key_dim=WIDTH // HEADS)
+    attention.build((1, length, WIDTH))
+    window = WINDOW if kind == "restricted" else None
+    call = functools.partial(attention, attention_window=window)
+    return layer_step(lambda x: call(x, x), length, rows=1)
+
+
+def fits(kind, length):
+    """Whether the weights, their gradient and two copies fit into memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    seen = length if kind == "full" else 3 * WINDOW // 2
+    return 4 * (4 * HEADS * length * seen) < 0.6 * memory
+
+
+def peak_memory(kind, length):
+    """MB that a step takes at most, besides those of the program."""
+    tensorflow()
+    attention_step(kind, WINDOW)()
+
+    def peak():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+    before = peak()
+    attention_step(kind, length)()
+    return peak() - before
+
+
+def memory_of_a_process(kind, length):
+    """`peak_memory` in a process of its own."""
+    command = [sys.executable, __file__, "--memory", kind, str(length)]
+    return int(subprocess.run(command, stdout=-1, check=True).stdout)
+
+
+def restricted(longest, rounds):
+    """Time and memory of full and of restricted attention by length."""
+    lengths = [256 * 2**i for i in range(9) if 256 * 2**i <= longest]
+    measured = [
+        (kind, length)
+        for length in lengths
+        for kind in ("restricted", "full")
+        if fits(kind, length)
+    ]
+    memory = {case: memory_of_a_process(*case) for case in measured}
+    found = medians({case: attention_step(*case) for case in measured}, rounds)
+    print(
+        f"Self-attention (restricted), r = {WINDOW}, width {WIDTH}, "
+        f"{HEADS} heads, batch 1, fwd + bwd"
+    )
+    print(f"{'n':>7}{'restricted':>21}{'full':>21}")
+    for n in lengths:
+        cells = [
+            f"{1000 * found[kind, n]:9,.0f} ms{memory[kind, n]:6,} MB"
+            if (kind, n) in found
+            else f"{'does not fit':>21}"
+            for kind in ("restricted", "full")
+        ]
+        print(f"{n:7,}" + "".join(cells), flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("--rounds", default=5, type=int)
+    parser.add_argument("--restricted", action="store_true")
+    parser.add_argument("--longest", default=65_536, type=int)
+    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.memory:
+        kind, length = options.memory
+        sys.exit(print(peak_memory(kind, int(length))))
     tensorflow()
+    if options.restricted:
+        sys.exit(restricted(options.longest, options.rounds))
     times = table_1(options.rounds)
     if options.plot:
         plot(times, options.plot)

@@ -34,6 +34,27 @@ def test_copy_task_returns_an_accuracy():
     assert 0 <= load("copy_task").main(count=256, epochs=1) <= 1
 
 
+def test_long_sequences_returns_an_accuracy():
+    assert 0 <= load("long_sequences").main(length=331, steps=3) <= 1
+
+
+def test_programs_say_the_value_that_was_set_last():
+    example = load("long_sequences")
+    ids, values = example.programs(2, 500, seed=1)
+    for row in range(2):
+        variables, reads = {}, 0
+        for token, value in zip(ids[row], values[row], strict=True):
+            if token >= example.SET:
+                name, new = divmod(token - example.SET, example.VALUES)
+                variables[name] = new
+            elif token >= example.READ:
+                reads += 1
+                assert value == variables[token - example.READ]
+                continue
+            assert value == -1
+        assert reads > 50
+
+
 def test_text_classifier_learns():
     accuracy = load("text_classifier").main(count=1500, epochs=4)
     assert accuracy > 0.25  # of twelve cities

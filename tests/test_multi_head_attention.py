@@ -178,7 +178,7 @@ def test_a_window_equals_an_explicit_mask_of_the_window(causal):
     x = random(B, 7, D)
     found = layer(x, x, attention_window=4, use_causal_mask=causal)
     distance = np.arange(7)[:, None] - np.arange(7)
-    near = (-2 <= distance) & (distance <= 2)
+    near = (distance >= -2) & (distance <= 2)
     expected = layer(x, x, attention_mask=near, use_causal_mask=causal)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 

@@ -168,6 +168,24 @@ plt.show()
 assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
 
 # %% [markdown]
+# ## Long sequences
+#
+# Every position attends to all others, so time and memory grow with the square
+# of the length. With `attention_window=r` a position attends to the r / 2
+# positions on each side of it, as section 4 of the paper proposes, and both grow
+# with the length. Where later positions are hidden, it attends to the r / 2
+# before it. This layer reads 30,000 positions at once; the weights of full
+# attention would take 3.6 GB for each head:
+
+# %%
+local = EncoderLayer(d_model=16, num_heads=2, d_ff=32, attention_window=64)
+vectors = np.random.default_rng(1).normal(size=(1, 30_000, 16))
+print(local(vectors).shape)
+
+# %% [markdown]
+# Each further layer lets a position see r / 2 positions farther. `TransformerConfig`
+# has the same argument, for encoder and decoder.
+#
 # ## In place of Keras' attention
 #
 # `MultiHeadAttention` takes the arguments of

@@ -51,9 +51,10 @@ class InferenceModel:
             :, None, None, :
         ]
         blocks, own_bias = None, attention_bias
-        if self.config.attention_window is not None:
+        window = self.config.attention_window
+        if window is not None:
             real = tf.not_equal(source, PAD)[:, None, :]
-            blocks, own_bias = self._blocks(tf.shape(source)[1], [real])
+            blocks, own_bias = _blocks(window, tf.shape(source)[1], [real])
         positions = tf.range(tf.shape(source)[1])
         table = self.weights.get("source", self.weights["target"])
         x = self._embedded(source, table, positions)  # [B·S, D]
@@ -159,12 +160,12 @@ class InferenceModel:
         before = tf.concat([tf.fill([batch, 1], START), target[:, :-1]], axis=1)
         positions = tf.range(length)
         x = self._embedded(before, self.weights["target"], positions)
-        if self.config.attention_window is None:
-            is_later = positions[:, None] < positions
-            blocks = None
+        window = self.config.attention_window
+        if window is None:
+            blocks, is_later = None, positions[:, None] < positions
             attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
         else:
-            blocks, attention_bias = self._blocks(length, causal=True)
+            blocks, attention_bias = _blocks(window, length, causal=True)
         x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
         # Here no id is barred, since the target is given.
         projection = self.weights["projection"]
@@ -277,12 +278,6 @@ class InferenceModel:
         x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
         return swap_axes(x)
 
-    def _blocks(self, length, masks=(), causal=False):
-        """Returns the `Blocks` of whole sequences for a model with a window,
-        and their attention bias `(B, 1, N, W, 3W)`."""
-        blocks = Blocks(length, self.config.attention_window, causal)
-        return blocks, tf.where(blocks.mask(masks), 0.0, MASKED_SCORE)
-
     def _attend(self, queries, keys, values, attention_bias, blocks=None):
         """Computes equation 1 of the paper, block by block if there are any.
 
@@ -343,3 +338,10 @@ def linear(x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def _product(x, kernel):
     return tf.matmul(tf.cast(x, kernel.dtype), kernel)
+
+
+def _blocks(window, length, masks=(), causal=False):
+    """Returns the `Blocks` of whole sequences, and their attention bias,
+    broadcastable to `(B, H, N, W, 3W)`."""
+    blocks = Blocks(length, window, causal)
+    return blocks, tf.where(blocks.mask(masks), 0.0, MASKED_SCORE)

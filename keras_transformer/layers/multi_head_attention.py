@@ -3,7 +3,6 @@
 Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
 """
 
-import functools
 from typing import Any
 
 import keras
@@ -295,15 +294,16 @@ class MultiHeadAttention(keras.layers.Layer):
                 cache, new, cache_index, attention_window
             )
         queries = self._split_heads(queries, self.key_dim)
-        dropout = None
-        if self.dropout and training:
-            dropout = functools.partial(self.weight_dropout, training=True)
-        options = {
+
+        def dropout(weights):
+            return self.weight_dropout(weights, training=True)
+
+        options: dict[str, Any] = {
             "padding": padding_masks(query_mask, value_mask, key_mask),
             "attention_mask": attention_mask,
             "causal": use_causal_mask,
             "cache_index": cache_index,
-            "dropout": dropout,
+            "dropout": dropout if self.dropout and training else None,
             "return_weights": return_attention_scores,
         }
         if attention_window is None:
