@@ -81,8 +81,8 @@ class TransformerConfig:
     )
     attention_window: int | None = option_field(
         None,
-        "self-attention sees this many positions around each, an even number, "
-        "section 4 (default: all)",
+        "self-attention sees this many positions around each, half of them on "
+        "each side, instead of all; section 4",
     )
     # "sinusoidal_halves" as in Marian; "learned", table 3 row E; or None
     positions: str | None = "sinusoidal"

@@ -61,6 +61,7 @@ def scaled_dot_product_attention(
 def attend(
     query: KerasTensor,
     heads: Cache,
+    length: int | KerasTensor,
     padding: Sequence[KerasTensor] = (),
     attention_mask: KerasTensor | None = None,
     causal: bool = False,
@@ -73,6 +74,7 @@ def attend(
     Args:
         query: `(B, H, T, K)`.
         heads: keys and values `(B, H, S, K)`.
+        length: T.
         padding: from `padding_masks`. With `cache_index` they are not read.
         attention_mask, cache_index: as in the call.
         causal: whether later keys are hidden from each query. With
@@ -90,7 +92,7 @@ def attend(
     else:
         causal, offset = True, cache_index
     if causal:
-        length, keys = ops.shape(query)[2], ops.shape(heads["key"])[2]
+        keys = ops.shape(heads["key"])[2]
         mask = combine_masks(mask, causal_mask(length, keys, offset))
     mask = combine_masks(per_head(mask), per_head(attention_mask))
     return attend_under_mask(query, heads, mask, dropout, return_weights)

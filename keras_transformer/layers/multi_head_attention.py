@@ -307,10 +307,10 @@ class MultiHeadAttention(keras.layers.Layer):
             "return_weights": return_attention_scores,
         }
         if attention_window is None:
-            output, weights = attend(queries, heads, **options)
+            output, weights = attend(queries, heads, length, **options)
         else:
             output, weights = attend_in_window(
-                queries, heads, attention_window, **options
+                queries, heads, length, attention_window, **options
             )
         output = ops.reshape(
             ops.swapaxes(output, 1, 2),

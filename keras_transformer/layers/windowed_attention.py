@@ -77,6 +77,7 @@ def windowed_attention(
 def attend_in_window(
     query: KerasTensor,
     heads: Cache,
+    length: int | KerasTensor,
     window: int,
     padding: Sequence[KerasTensor] = (),
     attention_mask: KerasTensor | None = None,
@@ -104,7 +105,7 @@ def attend_in_window(
             query, key, value, window, causal, masks, dropout
         )
         return output, None
-    length, keys = ops.shape(query)[2], ops.shape(heads["key"])[2]
+    keys = ops.shape(heads["key"])[2]
     if cache_index is None:
         mask = window_mask(length, keys, window, causal)
         mask = combine_masks(mask, *padding)
