@@ -252,7 +252,7 @@ def products(folder, fixed, threads, dtype="float32"):
     """
     import tensorflow as tf
 
-    from keras_transformer.inference.fast_model import linear
+    from keras_transformer.inference.fast_layers import linear
     from keras_transformer.inference.fast_weights import inference_weights
     from keras_transformer.training import load_model, open_run
 

@@ -39,12 +39,41 @@ from keras_transformer.config import END, PAD, START
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäöüß"
 LENGTH = 40  # no name below 1,000 is as long
-ONES = "null ein zwei drei vier fünf sechs sieben acht neun".split()
+ONES = [
+    "null",
+    "ein",
+    "zwei",
+    "drei",
+    "vier",
+    "fünf",
+    "sechs",
+    "sieben",
+    "acht",
+    "neun",
+]
 TEENS = [
-    "zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn".split(),
+    [
+        "zehn",
+        "elf",
+        "zwölf",
+        "dreizehn",
+        "vierzehn",
+        "fünfzehn",
+        "sechzehn",
+        "siebzehn",
+    ],
     ["achtzehn", "neunzehn"],
 ]
-TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+TENS = [
+    "zwanzig",
+    "dreißig",
+    "vierzig",
+    "fünfzig",
+    "sechzig",
+    "siebzig",
+    "achtzig",
+    "neunzig",
+]
 
 
 def german(number):

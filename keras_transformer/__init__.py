@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from keras_transformer.model import Transformer
     from keras_transformer.schedule import TransformerSchedule
+    from keras_transformer.search.balanced_trees import BalancedTrees
     from keras_transformer.search.beam_search import beam_search
     from keras_transformer.search.length_penalty import length_penalty
     from keras_transformer.search.sampling import greedy_search, sample
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BalancedTrees",
     "DecoderLayer",
     "EncoderLayer",
     "FeatureEmbedding",
@@ -64,6 +66,7 @@ _MODULES = (
     "losses",
     "model",
     "schedule",
+    "search.balanced_trees",
     "search.beam_search",
     "search.length_penalty",
     "search.sampling",

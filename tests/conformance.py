@@ -248,6 +248,20 @@ SEARCHES = [
     Row("sample", {"top_k": 1, "seed": 1, **_RULES}, ([7, 5],)),
     Row("sample", {"top_p": 1e-6, "seed": 1}, ([7, 5],)),
 ]
+# The inputs are the numbers of words and the length limits of two rows.
+CONSTRAINTS = [
+    Row(
+        "BalancedTrees",
+        {
+            "openings": [5, 9],
+            "closings": [7, 6],
+            "words": [8, 11],
+            "end_id": 10,
+            "max_depth": 3,
+        },
+        ([2, 3], [9, 7]),
+    ),
+]
 FUNCTIONS = [
     Row("causal_mask", {"offset": 2}, (3, 5)),
     Row("length_penalty", {}, (np.arange(1, 9), 0.6)),
@@ -264,7 +278,7 @@ OBJECTS = [
     *METRICS,
     *SCHEDULES,
 ]
-ROWS = [*CONFIGS, *OBJECTS, *SEARCHES, *FUNCTIONS]
+ROWS = [*CONFIGS, *OBJECTS, *SEARCHES, *CONSTRAINTS, *FUNCTIONS]
 
 
 def with_seeded_weights(layer):
@@ -308,9 +322,8 @@ def model_with_seeded_weights(row):
     return with_seeded_weights(row.make())
 
 
-@functools.cache
-def search(row):
-    """Returns ids `(B, K, L)`, scores `(B, K)` and the model of a search."""
+def model_and_step():
+    """Returns a Transformer and its step function for the sentences SOURCE."""
     model = model_with_seeded_weights(MODELS[0])
     memory = model.project_memory(model.encode(SOURCE))
 
@@ -318,12 +331,28 @@ def search(row):
     def step(tokens, cache, index):
         return model.decode_step(tokens, cache, index, memory, SOURCE != 0)
 
+    return model, step
+
+
+@functools.cache
+def search(row):
+    """Returns ids `(B, K, L)`, scores `(B, K)` and the model of a search."""
+    model, step = model_and_step()
     (limits,) = row.inputs
     beams = row.arguments.get("beam_size", 1)
     cache = model.empty_cache(B * beams, max(limits))
     found = row.public(step, cache, limits, **row.arguments)
     ids, scores = (keras.ops.convert_to_numpy(x) for x in found)
     return ids.reshape(B, beams, -1), scores.reshape(B, beams), model
+
+
+def constrained_search(row):
+    """Returns ids `(B, L)` and scores `(B,)` of a search with a constraint."""
+    model, step = model_and_step()
+    constraint, (words, limits) = row.make(), row.inputs
+    cache = constraint.cache(model.empty_cache(B, max(limits)), words, limits)
+    end_id = row.arguments["end_id"]
+    return kt.greedy_search(constraint.wrap(step), cache, limits, end_id=end_id)
 
 
 def outputs(row):
@@ -333,6 +362,8 @@ def outputs(row):
         found = [compiled_on_jax(model)({"source": SOURCE, "target": TARGET})]
     elif row in SEARCHES:
         found = search(row)[:2]
+    elif row in CONSTRAINTS:
+        found = constrained_search(row)
     elif row in FUNCTIONS:
         found = [row.public(*row.inputs, **row.arguments)]
     elif row in METRICS:

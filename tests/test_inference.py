@@ -203,7 +203,34 @@ def test_the_cache_of_a_window_does_not_grow():
         assert cache["ancestors"].shape == (2, 5, kept)
 
 
-def test_a_model_over_feature_vectors_is_refused():
-    model = random_model(source_features=5)
-    with pytest.raises(ValueError, match="source_features=5"):
-        inference_weights(model)
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"use_bias": False}, {"positions": "learned", "max_length": 7}],
+    ids=str,
+)
+def test_steps_over_feature_vectors_give_the_logits_of_the_model(config):
+    model = random_model(source_features=5, norm_first=True, **config)
+    fast = InferenceModel(model.config, inference_weights(model))
+    vectors = np.random.default_rng(1).normal(size=(2, 5, 5)).astype("float32")
+    mask = np.array([[True] * 5, [True] * 3 + [False] * 2])
+    target = np.array([[2, 8, 9], [2, 30, 7]], "int32")
+    expected = model({"source": vectors, "source_mask": mask, "target": target})
+    cache = fast.empty_cache(fast.encode(vectors, mask), 1)
+    for t in range(3):
+        found, cache = fast.step(target[:, t : t + 1], cache, tf.constant(t))
+        np.testing.assert_allclose(found, expected[:, t], atol=2e-5)
+    unmasked = fast.encode(vectors)
+    everywhere = fast.encode(vectors, np.ones((2, 5), bool))
+    for one, other in zip(
+        tf.nest.flatten(unmasked), tf.nest.flatten(everywhere), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("config", [{}, {"source_features": 5}], ids=str)
+def test_a_source_of_another_rank_is_refused(config):
+    model = random_model(**config)
+    fast = InferenceModel(model.config, inference_weights(model))
+    source = SOURCE if config else np.ones((2, 5, 5), "float32")
+    with pytest.raises(ValueError, match=r"source.shape=\(2, 5"):
+        fast.encode(source)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.config import PAD, START, TransformerConfig
 from keras_transformer.inference.fast_attention import attend, swap_axes
+from keras_transformer.inference.fast_layers import linear, normalize, product
 from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.blocks import Blocks
 
@@ -35,29 +36,46 @@ class InferenceModel:
         self.key_dim = config.key_dim or config.d_model // config.num_heads
         self.value_dim = config.value_dim or self.key_dim
 
-    def encode(self, source: tf.Tensor) -> dict[str, Any]:
-        """Encodes source ids for the decoder.
+    def encode(
+        self, source: tf.Tensor, source_mask: tf.Tensor | None = None
+    ) -> dict[str, Any]:
+        """Encodes the source for the decoder.
 
         Args:
-            source: ids `(B, S)`.
+            source: ids `(B, S)`, or vectors `(B, S, F)` for a model with
+                `source_features`.
+            source_mask: boolean `(B, S)`, True at real vectors. Defaults to
+                all vectors; the mask of ids is where they are not padding.
 
         Returns:
             A dictionary of `heads`, the keys and values `(B, H, S, ·)` for
             each layer of the decoder, and `attention_bias` `(B, 1, 1, S)`,
             added to the scores of source positions.
+
+        Raises:
+            ValueError: if the source has another rank.
         """
-        batch = tf.shape(source)[0]
-        attention_bias = tf.where(tf.equal(source, PAD), MASKED_SCORE, 0.0)[
+        rank = 2 if self.config.source_features is None else 3
+        if len(source.shape) != rank:
+            raise ValueError(
+                f"The source must have {rank} axes: (batch, length) of ids, or "
+                "(batch, length, features) of feature vectors. Received: "
+                f"source.shape={tuple(source.shape)}"
+            )
+        batch, length = tf.unstack(tf.shape(source)[:2])
+        if rank == 2:
+            source_mask = tf.not_equal(source, PAD)
+        elif source_mask is None:
+            source_mask = tf.fill([batch, length], True)
+        attention_bias = tf.where(source_mask, 0.0, MASKED_SCORE)[
             :, None, None, :
         ]
         blocks, own_bias = None, attention_bias
         window = self.config.attention_window
         if window is not None:
-            real = tf.not_equal(source, PAD)[:, None, :]
-            blocks, own_bias = _blocks(window, tf.shape(source)[1], [real])
-        positions = tf.range(tf.shape(source)[1])
-        table = self.weights.get("source", self.weights["target"])
-        x = self._embedded(source, table, positions)  # [B·S, D]
+            blocks, own_bias = _blocks(window, length, [source_mask[:, None]])
+        embedding = self.weights.get("source", self.weights["target"])
+        x = self._embedded(source, embedding, tf.range(length))  # [B·S, D]
         for layer in self.weights["encoder"]:
 
             def attend(h, layer=layer):
@@ -169,7 +187,7 @@ class InferenceModel:
         x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
         # Here no id is barred, since the target is given.
         projection = self.weights["projection"]
-        logits = _product(x, projection["kernel"])
+        logits = product(x, projection["kernel"])
         if "logits_bias" in projection:
             logits = tf.nn.bias_add(logits, projection["logits_bias"])
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -192,9 +210,15 @@ class InferenceModel:
         """Returns the cache of some sentences `(n,)` only."""
         return tf.nest.map_structure(lambda x: tf.gather(x, sentences), cache)
 
-    def _embedded(self, ids, embedding, positions):
-        """Embeds ids `(B, n)` at positions `(n,)`, as `(B·n, D)`."""
-        x = tf.gather(embedding["table"], ids)
+    def _embedded(self, x, embedding, positions):
+        """Embeds ids `(B, n)` or vectors `(B, n, F)` at positions `(n,)`, as
+        `(B·n, D)`."""
+        if "table" in embedding:
+            x = tf.gather(embedding["table"], x)
+        else:
+            shape = tf.concat([tf.shape(x)[:2], [self.config.d_model]], 0)
+            x = linear(tf.reshape(x, [-1, x.shape[-1]]), embedding)
+            x = tf.reshape(tf.cast(x, tf.float32), shape)
         if self.config.positions == "learned":
             x += tf.gather(embedding["positions"], positions)
         elif self.config.positions is not None:
@@ -319,25 +343,7 @@ class InferenceModel:
         return self._norm(x + tf.cast(function(x), tf.float32), norm)
 
     def _norm(self, x, norm):
-        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
-        x = x - mean
-        variance = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
-        scale = tf.math.rsqrt(variance + self.config.layer_norm_epsilon)
-        return x * scale * norm["gamma"] + norm["beta"]
-
-
-def linear(x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Applies a layer of `inference_weights` to rows `(n, D_in)`.
-
-    Returns:
-        Rows `(n, D_out)`.
-    """
-    x = _product(x, weights["kernel"])
-    return tf.nn.bias_add(x, weights["bias"]) if "bias" in weights else x
-
-
-def _product(x, kernel):
-    return tf.matmul(tf.cast(x, kernel.dtype), kernel)
+        return normalize(x, norm, self.config.layer_norm_epsilon)
 
 
 def _blocks(window, length, masks=(), causal=False):

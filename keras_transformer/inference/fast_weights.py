@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from keras_transformer.layers import FeatureEmbedding
 from keras_transformer.model import Transformer
 
 
@@ -28,17 +29,8 @@ def inference_weights(
 
     Returns:
         Nested dictionaries of tensors.
-
-    Raises:
-        ValueError: if the source is feature vectors.
     """
     config = model.config
-    if config.source_features is not None:
-        raise ValueError(
-            "A Transformer over feature vectors has no text to translate. "
-            f"Received: source_features={config.source_features}. Search with "
-            "`encode`, `decode_step` and `beam_search` of keras_transformer."
-        )
 
     def array(variable):
         return tf.cast(tf.convert_to_tensor(variable), tf.float32)
@@ -84,8 +76,11 @@ def inference_weights(
         return result
 
     def embedding(layer):
-        scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
-        result = {"table": array(layer.embeddings) * scale}
+        if isinstance(layer, FeatureEmbedding):
+            result = linear(layer.projection)
+        else:
+            scale = config.d_model**0.5 if config.scale_embeddings else 1.0
+            result = {"table": array(layer.embeddings) * scale}
         if config.positions == "learned":
             result["positions"] = array(layer.position_embeddings)
         return result

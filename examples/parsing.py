@@ -1,0 +1,410 @@
+"""Constituency parsing, section 6.3: words to a tree, as a sequence.
+
+A sentence is translated to its tree, which is written as symbols:
+`(S (NP DT NN )NP …` (Vinyals et al., 2015). The source is vectors instead of
+ids: which of the most frequent words, beginnings, endings and shapes a word
+has. So a word that training never showed has a meaning, too.
+
+    pip install matplotlib
+    python examples/parsing.py TRAIN DEVELOPMENT FOLDER
+
+TRAIN and DEVELOPMENT are files or folders of trees in Penn brackets, such as
+those of the CRAFT treebank. The program trains, prints how well the trees of
+DEVELOPMENT are found, and draws which words the decoder attends to:
+
+    FOLDER/vocabulary.json   the features of words, and the symbols
+    FOLDER/model.keras       the trained model
+    FOLDER/attention.png     the attention of each head
+
+Training that was interrupted goes on after its last epoch.
+
+Promise: on CRAFT, PROMISE
+"""
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import pathlib
+import re
+
+# Before the import: TensorFlow leaves oneDNN off without AVX-512.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+import keras
+import numpy as np
+import tensorflow as tf
+from treebank import (
+    bracket_scores,
+    is_balanced,
+    read_trees,
+    symbols_of,
+    tags_of,
+    tree_of,
+    words_of,
+)
+
+from keras_transformer import (
+    BalancedTrees,
+    LabelSmoothedCrossEntropy,
+    TokenAccuracy,
+    TokenLoss,
+    Transformer,
+    TransformerConfig,
+    beam_search,
+)
+from keras_transformer.atomic_files import write_aside
+from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.inference import plot_attention
+from keras_transformer.inference.fast_model import InferenceModel
+from keras_transformer.inference.fast_weights import inference_weights
+from keras_transformer.processor import resolve_dtype, resolve_dtype_policy
+
+FEATURES = 3000
+NAME_DROPOUT = 0.15  # words in training whose own name is not given
+LONGEST = 250  # symbols of a tree to train on
+SHAPE = {
+    "num_encoder_layers": 5,
+    "num_decoder_layers": 2,
+    "d_model": 192,
+    "num_heads": 6,
+    "d_ff": 768,
+    "dropout_rate": 0.2,
+    "norm_first": True,
+}
+LEARNING_RATE, WARMUP_STEPS = 1.5e-3, 1000
+ALPHA, EXTRA_LENGTH = 0.3, 300  # section 6.3
+
+
+def features_of(word):
+    """Returns the names of a word's features."""
+    lower = word.lower()
+    shape = re.sub("[0-9]", "0", re.sub("[a-z]", "a", word))
+    shape = re.sub("[A-Z]", "A", shape)
+    shape = re.sub(r"(.)\1+", r"\1", shape)  # Aa for Albino, A0A for C57BL
+    return [
+        f"word {word}",
+        f"lower {lower}",
+        *(f"{lower[:n]}-" for n in range(1, 5)),
+        *(f"-{lower[-n:]}" for n in range(1, 5)),
+        f"shape {shape}",
+    ]
+
+
+class Vocabulary:
+    """Converts words to vectors and symbols to ids.
+
+    Args:
+        features: names of features, one for each dimension of the vectors.
+        symbols: symbols of trees; the first has the id after `END`.
+    """
+
+    def __init__(self, features, symbols):
+        self.features, self.symbols = features, symbols
+        self._features = {name: i for i, name in enumerate(features)}
+        self._ids = {name: END + 1 + i for i, name in enumerate(symbols)}
+        self._known = {}  # word: its features
+
+    @classmethod
+    def learn(cls, trees, size=FEATURES):
+        """Takes the `size` most frequent features, and all symbols."""
+        words = collections.Counter(w for t in trees for w in words_of(t))
+        counts = collections.Counter()
+        for word, count in words.items():
+            for name in dict.fromkeys(features_of(word)):
+                counts[name] += count
+        symbols = sorted({s for tree in trees for s in symbols_of(tree)})
+        return cls([name for name, _ in counts.most_common(size)], symbols)
+
+    @property
+    def size(self):
+        return END + 1 + len(self.symbols)
+
+    def vectors(self, sentences, dropped=0.0, rng=None):
+        """Returns vectors `(B, S, F)` and a mask `(B, S)` of words.
+
+        A word loses its own name with probability `dropped`, so that beginning,
+        ending and shape have to do.
+        """
+        shape = (len(sentences), max(map(len, sentences)))
+        vectors = np.zeros((*shape, len(self.features)), "float32")
+        mask = np.zeros(shape, "bool")
+        for i, words in enumerate(sentences):
+            mask[i, : len(words)] = True
+            for j, word in enumerate(words):
+                named = not dropped or rng.random() >= dropped
+                vectors[i, j, self._of_word(word)[not named]] = 1
+        # As in section 3.4, so that a vector is about as long as a position's.
+        vectors *= SHAPE["d_model"] ** 0.5
+        return vectors, mask
+
+    def _of_word(self, word):
+        """Returns the numbers of all features, and of those but the name."""
+        if word not in self._known:
+            names = features_of(word)
+            self._known[word] = tuple(
+                [self._features[n] for n in some if n in self._features]
+                for some in (names, names[2:])
+            )
+        return self._known[word]
+
+    def ids(self, sequences):
+        """Returns ids `(B, T)` with end tokens, padded."""
+        ids = np.zeros((len(sequences), max(map(len, sequences)) + 1), "int32")
+        for row, symbols in zip(ids, sequences, strict=True):
+            row[: len(symbols)] = [self._ids.get(s, UNKNOWN) for s in symbols]
+            row[len(symbols)] = END
+        return ids
+
+    def balanced_trees(self):
+        """Returns the constraint of a search that finds only trees."""
+        closings = [f"){s[1:]}" for s in self.symbols if s.startswith("(")]
+        openings = [f"({s[1:]}" for s in closings]
+        tokens = openings, closings, tags_of(self.symbols)
+        return BalancedTrees(*([self._ids[s] for s in x] for x in tokens))
+
+    def symbols_of(self, ids):
+        """Returns the symbols before the end token."""
+        ids = list(ids)
+        ids = ids[: ids.index(END)] if END in ids else ids
+        return [self.symbols[i - END - 1] for i in ids if i > END]
+
+
+def batches(trees, vocabulary, tokens, dropped=0.0, seed=0):
+    """Returns batches of trees of about the same length, as a data set.
+
+    Args:
+        trees: the trees.
+        vocabulary: a `Vocabulary`.
+        tokens: symbols of a batch, padding included.
+        dropped: as in `Vocabulary.vectors`.
+        seed: seed of the order, which is another one in each epoch.
+    """
+    pairs = [(words_of(tree), symbols_of(tree)) for tree in trees]
+    lengths = np.array([len(symbols) + 1 for _, symbols in pairs])
+    rng = np.random.default_rng(seed)
+
+    def batch(chosen):
+        words, symbols = zip(*(pairs[i] for i in chosen), strict=True)
+        source, mask = vocabulary.vectors(words, dropped, rng)
+        ids = vocabulary.ids(symbols)
+        starts = np.full((len(ids), 1), START, "int32")
+        target = np.concatenate([starts, ids[:, :-1]], axis=1)
+        return {"source": source, "source_mask": mask, "target": target}, ids
+
+    def epoch():
+        # Noise mixes the batches of neighbouring lengths.
+        order = np.argsort(lengths * rng.uniform(0.9, 1.1, len(lengths)))
+        ends = [0]
+        for end in range(1, len(order)):
+            start = ends[-1]
+            longest = lengths[order[start : end + 1]].max()
+            if longest * (end + 1 - start) > tokens:
+                ends.append(end)
+        parts = np.split(order, ends[1:])
+        rng.shuffle(parts)
+        yield from map(batch, parts)
+
+    ids = tf.TensorSpec([None, None], tf.int32)
+    vectors = tf.TensorSpec([None, None, len(vocabulary.features)], tf.float32)
+    mask = tf.TensorSpec([None, None], tf.bool)
+    inputs = {"source": vectors, "source_mask": mask, "target": ids}
+    data = tf.data.Dataset.from_generator(
+        epoch, output_signature=(inputs, ids)
+    ).prefetch(4)
+    # With autotune an epoch ends with a wait of up to a minute.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)
+
+
+def train(trees, validation, folder, epochs, tokens_per_batch, seed=1):
+    """Trains a model and keeps it; returns the model and its vocabulary."""
+    keras.utils.set_random_seed(seed)
+    vocabulary = Vocabulary.learn(trees)
+    with write_aside(folder / "vocabulary.json") as file:
+        content = [vocabulary.features, vocabulary.symbols]
+        file.write(json.dumps(content).encode())
+    trees = [tree for tree in trees if len(symbols_of(tree)) <= LONGEST]
+    data = batches(trees, vocabulary, tokens_per_batch, NAME_DROPOUT, seed)
+    steps = epochs * sum(1 for _ in data)
+    policy = resolve_dtype_policy("auto")
+    config = TransformerConfig(
+        vocab_size=vocabulary.size,
+        source_features=len(vocabulary.features),
+        **SHAPE,
+    )
+    model = Transformer(config, seed=seed, dtype=policy)
+    print(
+        f"{len(trees):,} trees, {steps:,} steps, {policy}, "
+        f"{model.count_params():,} parameters",
+        flush=True,
+    )
+    warmup_steps = min(WARMUP_STEPS, steps // 2)
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0,
+        steps - warmup_steps,
+        warmup_target=LEARNING_RATE,
+        warmup_steps=warmup_steps,
+    )
+    model.compile(
+        keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
+        LabelSmoothedCrossEntropy(),
+        metrics=[TokenAccuracy(), TokenLoss()],
+    )
+    model.fit(
+        data,
+        validation_data=batches(validation, vocabulary, tokens_per_batch),
+        epochs=epochs,
+        shuffle=False,  # by Keras; the data set does it
+        verbose=2,
+        callbacks=[keras.callbacks.BackupAndRestore(folder / "backup")],
+    )
+    with write_aside(folder / "model.keras") as file:
+        model.save(file.name)
+    return model, vocabulary
+
+
+def load(folder):
+    """Returns the model and the vocabulary of a folder."""
+    features, symbols = json.loads((folder / "vocabulary.json").read_text())
+    model = keras.models.load_model(folder / "model.keras", compile=False)
+    return model, Vocabulary(features, symbols)
+
+
+class Parser:
+    """Finds the symbols of trees with a trained model.
+
+    Args:
+        model, vocabulary: from `train` or `load`.
+        beam_size: of the beam search; section 6.3 has 21.
+        balanced: whether the search may find only trees over the words.
+    """
+
+    def __init__(self, model, vocabulary, beam_size, balanced):
+        self.vocabulary, self.beam_size = vocabulary, beam_size
+        barred = [PAD, UNKNOWN, START]
+        weights = inference_weights(model, resolve_dtype("auto"), barred)
+        self.model = InferenceModel(model.config, weights)
+        self.trees = vocabulary.balanced_trees() if balanced else None
+        vectors = tf.TensorSpec([None, None, model.config.source_features])
+        mask = tf.TensorSpec([None, None], tf.bool)
+        self._search = tf.function(
+            self._search, input_signature=[vectors, mask], autograph=False
+        )
+
+    def __call__(self, sentences, words_per_batch=800):
+        """Returns a list of symbols for each list of words."""
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        found = [None] * len(sentences)
+        while order:
+            longest = len(sentences[order[-1]])
+            count = max(1, words_per_batch // longest)
+            rows, order = order[-count:], order[:-count]
+            vectors, mask = self.vocabulary.vectors(
+                [sentences[i] for i in rows]
+            )
+            ids = self._search(vectors, mask).numpy().tolist()
+            for i, row in zip(rows, ids, strict=True):
+                found[i] = self.vocabulary.symbols_of(row)
+        return found
+
+    def _search(self, vectors, mask):
+        """Returns the ids `(B, T)` of the best hypotheses."""
+        model, beam_size = self.model, self.beam_size
+        words = tf.math.count_nonzero(mask, axis=1, dtype=tf.int32)
+        limits = words + EXTRA_LENGTH
+        cache = model.empty_cache(model.encode(vectors, mask), beam_size)
+
+        def step(tokens, cache, index):
+            return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
+
+        reorder = model.reorder
+        if self.trees is not None:
+            words, rows = (tf.repeat(x, beam_size) for x in (words, limits))
+            cache = self.trees.cache(cache, words, rows)
+            step, reorder = self.trees.wrap(step), self.trees.reorder(reorder)
+        ids, _ = beam_search(
+            step, cache, limits, beam_size, ALPHA, reorder=reorder
+        )
+        return ids[:, 0]
+
+
+def evaluate(parser, trees):
+    """Prints and returns how well the trees are found."""
+    sentences = [words_of(tree) for tree in trees]
+    found = parser(sentences)
+    pairs = list(zip(found, sentences, strict=True))
+    over_words = [tree_of(symbols, words) for symbols, words in pairs]
+    precision, recall, f1 = bracket_scores(trees, over_words)
+    tags = [
+        found_tag == tag
+        for symbols, tree in zip(found, trees, strict=True)
+        for found_tag, tag in itertools.zip_longest(
+            tags_of(symbols)[: len(words_of(tree))], tags_of(symbols_of(tree))
+        )
+    ]
+    scores = {
+        "balanced": np.mean([is_balanced(symbols) for symbols in found]),
+        "over the words": np.mean([tree is not None for tree in over_words]),
+        "tags": np.mean(tags),
+        "precision": precision,
+        "recall": recall,
+        "F1": f1,
+    }
+    name = f"beam {parser.beam_size}" if parser.beam_size > 1 else "greedy"
+    name += ", trees only" if parser.trees else ""
+    figures = ", ".join(f"{key} {100 * x:.2f}" for key, x in scores.items())
+    print(f"{name}: {figures}", flush=True)
+    return scores
+
+
+def draw(parser, words, path):
+    """Draws which words the heads of the last layer attend to."""
+    (symbols,) = parser([words])
+    vectors, mask = parser.vocabulary.vectors([words])
+    memory = parser.model.encode(tf.constant(vectors), tf.constant(mask))
+    ids = tf.constant(parser.vocabulary.ids([symbols]))
+    _, attention = parser.model.read(ids, memory)
+    weights = [layer[0].numpy() for layer in attention]  # each [H, T, S]
+    return plot_attention(words, [*symbols, "end"], weights, path)
+
+
+def main(
+    train_path,
+    development_path,
+    folder,
+    epochs=26,
+    tokens_per_batch=4000,
+    beam_sizes=(1, 4, 21),
+):
+    """Trains, unless the folder has a model; returns the last F1."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    development = read_trees(development_path)
+    if not (folder / "model.keras").exists():
+        trees = read_trees(train_path)
+        train(trees, development, folder, epochs, tokens_per_batch)
+    model, vocabulary = load(folder)
+    for beam_size in beam_sizes:
+        for balanced in (False, True):
+            parser = Parser(model, vocabulary, beam_size, balanced)
+            scores = evaluate(parser, development)
+    sentences = [words_of(tree) for tree in development]
+    words = next(words for words in sentences if 7 < len(words) < 13)
+    print(" ".join(words))
+    print(" ".join(*parser([words])))
+    print(f"Attention: {draw(parser, words, folder / 'attention.png')}")
+    return scores["F1"]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("train")
+    parser.add_argument("development")
+    parser.add_argument("folder")
+    options = parser.parse_args()
+    main(options.train, options.development, options.folder)

@@ -1,0 +1,32 @@
+"""Layers in plain TensorFlow, over weights of `inference_weights`.
+
+Shapes: n rows, D width.
+"""
+
+import tensorflow as tf
+
+
+def linear(x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Applies a layer of `inference_weights` to rows `(n, D_in)`.
+
+    Returns:
+        Rows `(n, D_out)`.
+    """
+    x = product(x, weights["kernel"])
+    return tf.nn.bias_add(x, weights["bias"]) if "bias" in weights else x
+
+
+def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Multiplies rows by a matrix, in the dtype of the matrix."""
+    return tf.matmul(tf.cast(x, kernel.dtype), kernel)
+
+
+def normalize(
+    x: tf.Tensor, weights: dict[str, tf.Tensor], epsilon: float
+) -> tf.Tensor:
+    """Applies layer normalisation to float32 rows `(n, D)`."""
+    mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+    x = x - mean
+    variance = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
+    scale = tf.math.rsqrt(variance + epsilon)
+    return x * scale * weights["gamma"] + weights["beta"]
