@@ -171,19 +171,38 @@ class Vocabulary:
         return [self.symbols[i - END - 1] for i in ids if i > END]
 
 
-def batches(trees, vocabulary, tokens, dropped=0.0, seed=0):
-    """Returns batches of trees of about the same length, as a data set.
+def of_one_length(lengths, tokens):
+    """Divides sequences into batches of about the same length.
+
+    Returns:
+        A list of arrays of indices; the longest of the sequences times their
+        number is at most `tokens`.
+    """
+    order = np.argsort(lengths)
+    ends = [0]
+    for end in range(1, len(order)):
+        start = ends[-1]
+        longest = lengths[order[start : end + 1]].max()
+        if longest * (end + 1 - start) > tokens:
+            ends.append(end)
+    return np.split(order, ends[1:])
+
+
+def batches(trees, vocabulary, tokens, seed=None):
+    """Returns a data set of batches for a model, and their number.
 
     Args:
         trees: the trees.
         vocabulary: a `Vocabulary`.
         tokens: symbols of a batch, padding included.
-        dropped: as in `Vocabulary.vectors`.
-        seed: seed of the order, which is another one in each epoch.
+        seed: for training, where each epoch has other batches in another
+            order, and some words lose their name; the data set is endless
+            then. Defaults to `None`: all trees once.
     """
     pairs = [(words_of(tree), symbols_of(tree)) for tree in trees]
     lengths = np.array([len(symbols) + 1 for _, symbols in pairs])
     rng = np.random.default_rng(seed)
+    dropped = 0.0 if seed is None else NAME_DROPOUT
 
     def batch(chosen):
         words, symbols = zip(*(pairs[i] for i in chosen), strict=True)
@@ -193,30 +212,35 @@ def batches(trees, vocabulary, tokens, dropped=0.0, seed=0):
         target = np.concatenate([starts, ids[:, :-1]], axis=1)
         return {"source": source, "source_mask": mask, "target": target}, ids
 
-    def epoch():
-        # Noise mixes the batches of neighbouring lengths.
-        order = np.argsort(lengths * rng.uniform(0.9, 1.1, len(lengths)))
-        ends = [0]
-        for end in range(1, len(order)):
-            start = ends[-1]
-            longest = lengths[order[start : end + 1]].max()
-            if longest * (end + 1 - start) > tokens:
-                ends.append(end)
-        parts = np.split(order, ends[1:])
-        rng.shuffle(parts)
-        yield from map(batch, parts)
+    def in_order():
+        yield from map(batch, of_one_length(lengths, tokens))
+
+    def shuffled():
+        while True:
+            # Noise mixes sequences of neighbouring lengths.
+            noise = rng.uniform(0.9, 1.1, len(lengths))
+            chosen = of_one_length(lengths * noise, tokens)
+            rng.shuffle(chosen)
+            yield from map(batch, chosen)
 
     ids = tf.TensorSpec([None, None], tf.int32)
     vectors = tf.TensorSpec([None, None, len(vocabulary.features)], tf.float32)
     mask = tf.TensorSpec([None, None], tf.bool)
     inputs = {"source": vectors, "source_mask": mask, "target": ids}
+    count = len(of_one_length(lengths, tokens))
+    endless = tf.data.experimental.INFINITE_CARDINALITY
     data = tf.data.Dataset.from_generator(
-        epoch, output_signature=(inputs, ids)
+        in_order if seed is None else shuffled, output_signature=(inputs, ids)
+    )
+    data = data.apply(
+        tf.data.experimental.assert_cardinality(
+            count if seed is None else endless
+        )
     ).prefetch(4)
     # With autotune an epoch ends with a wait of up to a minute.
     options = tf.data.Options()
     options.autotune.enabled = False
-    return data.with_options(options)
+    return data.with_options(options), count
 
 
 def train(trees, validation, folder, epochs, tokens_per_batch, seed=1):
@@ -227,8 +251,8 @@ def train(trees, validation, folder, epochs, tokens_per_batch, seed=1):
         content = [vocabulary.features, vocabulary.symbols]
         file.write(json.dumps(content).encode())
     trees = [tree for tree in trees if len(symbols_of(tree)) <= LONGEST]
-    data = batches(trees, vocabulary, tokens_per_batch, NAME_DROPOUT, seed)
-    steps = epochs * sum(1 for _ in data)
+    data, steps_per_epoch = batches(trees, vocabulary, tokens_per_batch, seed)
+    steps = epochs * steps_per_epoch
     policy = resolve_dtype_policy("auto")
     config = TransformerConfig(
         vocab_size=vocabulary.size,
@@ -255,14 +279,15 @@ def train(trees, validation, folder, epochs, tokens_per_batch, seed=1):
     )
     model.fit(
         data,
-        validation_data=batches(validation, vocabulary, tokens_per_batch),
+        steps_per_epoch=steps_per_epoch,
+        validation_data=batches(validation, vocabulary, tokens_per_batch)[0],
         epochs=epochs,
         shuffle=False,  # by Keras; the data set does it
         verbose=2,
         callbacks=[keras.callbacks.BackupAndRestore(folder / "backup")],
     )
-    with write_aside(folder / "model.keras") as file:
-        model.save(file.name)
+    model.save(folder / "unfinished.keras")
+    os.replace(folder / "unfinished.keras", folder / "model.keras")
     return model, vocabulary
 
 

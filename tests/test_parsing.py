@@ -1,0 +1,168 @@
+"""Checks the parsing example: trees, their scores, and the whole in small."""
+
+import gzip
+import random
+
+import pytest
+from test_examples import EXAMPLES, load
+
+pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
+
+
+@pytest.fixture(autouse=True)
+def examples_import_each_other(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+@pytest.fixture
+def treebank():
+    return load("treebank")
+
+
+DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
+
+
+def read(treebank, text):
+    (tree,) = treebank.parse(text)
+    return tree
+
+
+def test_a_tree_is_prepared_as_usual(treebank, tmp_path):
+    """Without traces, constituents of traces alone, and functional tags."""
+    path = tmp_path / "articles" / "one.tree.gz"
+    path.parent.mkdir()
+    text = """( (S (NP-SBJ-1 (-LRB- -LRB-) (NN Tyr\u2009c))
+        (VP (VBD was) (VP (VBN seen) (NP-1 (-NONE- *)) (PP=2 (IN by)
+        (NP (PRP us)))))) )\n( (NP-TTL (NN End)) )"""
+    path.write_bytes(gzip.compress(text.encode()))
+    first, second = treebank.read_trees(tmp_path)
+    assert first == read(
+        treebank,
+        "(S (NP (-LRB- -LRB-) (NN Tyr\u2009c)) (VP (VBD was) (VP (VBN seen) "
+        "(PP (IN by) (NP (PRP us))))))",
+    )
+    assert second == ("NP", ("NN", "End"))
+    assert treebank.words_of(first)[:2] == ["-LRB-", "Tyr\u2009c"]
+
+
+@pytest.mark.parametrize("text", ["((NN a)", "(NN a))"])
+def test_brackets_that_do_not_match_are_named(treebank, tmp_path, text):
+    path = tmp_path / "some.tree"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"some\.tree: .*never"):
+        treebank.read_trees(path)
+
+
+def test_a_missing_file_is_named(treebank, tmp_path):
+    with pytest.raises(ValueError, match="No such file"):
+        treebank.read_trees(tmp_path / "none.tree")
+
+
+def test_symbols_write_a_tree_and_are_read_again(treebank):
+    tree = read(treebank, DOG)
+    symbols = ["(S", "(NP", "DT", "NN", ")NP", "(VP", "VBZ", ")VP", ".", ")S"]
+    assert treebank.symbols_of(tree) == symbols
+    words = ["The", "dog", "barks", "."]
+    assert treebank.tree_of(symbols, words) == tree
+    assert treebank.tags_of(symbols) == ["DT", "NN", "VBZ", "."]
+
+
+@pytest.mark.parametrize(
+    ("symbols", "balanced"),
+    [
+        ("(S DT NN )S", True),
+        ("(S DT NN", False),
+        ("(S DT NN )NP", False),
+        ("(S DT )S )S", False),
+        ("(S DT NN )S (S NN )S", False),
+        ("(S )S", False),
+        ("DT NN", False),
+        ("", False),
+    ],
+)
+def test_what_is_no_tree_is_noticed(treebank, symbols, balanced):
+    symbols = symbols.split()
+    assert treebank.is_balanced(symbols) == balanced
+    assert (treebank.tree_of(symbols, ["a", "b"]) is not None) == balanced
+    assert treebank.tree_of(symbols, ["a"]) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "right", "given"),
+    [
+        (DOG, 3, 3),
+        # S is right; NP and VP have another span.
+        ("(S (NP (DT The)) (VP (NN dog) (VBZ barks)) (. .))", 1, 3),
+        # Where punctuation stands does not matter, nor how it is tagged.
+        ("(S (NP (DT The) (NN dog)) (VP (VBZ barks) (NN .)))", 3, 3),
+        # A constituent counts once, and a wrong label is wrong.
+        ("(S (NP (NP (DT The) (NN dog))) (PP (VBZ barks)) (. .))", 2, 4),
+        ("(X (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))", 2, 3),
+        (None, 0, 0),
+    ],
+)
+def test_brackets_are_counted_as_by_hand(treebank, found, right, given):
+    found = found and read(treebank, found)
+    gold = read(treebank, DOG)
+    precision, recall, f1 = treebank.bracket_scores([gold], [found])
+    assert precision == pytest.approx(right / given if given else 0)
+    assert recall == pytest.approx(right / 3)
+    assert f1 == pytest.approx(2 * right / (given + 3))
+
+
+def test_a_particle_counts_as_an_adverb(treebank):
+    gold, found = (
+        read(treebank, f"(VP (VB give) ({label} (RP up)))")
+        for label in ("PRT", "ADVP")
+    )
+    assert treebank.bracket_scores([gold], [found]) == (1, 1, 1)
+
+
+def test_a_unary_chain_counts_each_constituent(treebank):
+    gold = read(treebank, "(NP (NP (NN a)))")
+    found = read(treebank, "(NP (NN a))")
+    assert treebank.bracket_scores([gold], [found])[:2] == (1, 0.5)
+
+
+def small_treebank(path, count, seed):
+    """Writes trees of a grammar that tells each structure by its words."""
+    rng = random.Random(seed)
+
+    def noun_phrase(depth):
+        noun = rng.choice(["dog", "cat", "tree", "house", "river"])
+        phrase = f"(NP (DT {rng.choice(['the', 'a'])}) (NN {noun}))"
+        if depth and rng.random() < 0.4:
+            preposition = rng.choice(["in", "near"])
+            inner = noun_phrase(depth - 1)
+            phrase = f"(NP {phrase} (PP (IN {preposition}) {inner}))"
+        return phrase
+
+    def sentence():
+        verb = rng.choice(["sees", "likes", "draws"])
+        whole = f"(VP (VBZ {verb}) {noun_phrase(1)})"
+        return f"( (S {noun_phrase(1)} {whole} (. .)) )"
+
+    path.write_text("\n".join(sentence() for _ in range(count)))
+    return path
+
+
+def test_parsing_learns_a_small_grammar(tmp_path, monkeypatch, capsys):
+    example = load("parsing")
+    small = {"d_model": 32, "num_heads": 2, "d_ff": 64, "dropout_rate": 0.0}
+    small |= {"num_encoder_layers": 2}
+    monkeypatch.setattr(example, "SHAPE", {**example.SHAPE, **small})
+    monkeypatch.setattr(example, "LEARNING_RATE", 5e-3)
+    train = small_treebank(tmp_path / "train.tree", 400, seed=1)
+    development = small_treebank(tmp_path / "development.tree", 20, seed=2)
+    run = tmp_path / "run"
+    options = {"epochs": 8, "tokens_per_batch": 400, "beam_sizes": (3,)}
+    f1 = example.main(train, development, run, **options)
+    assert f1 > 0.9
+    printed = capsys.readouterr().out
+    for name in ("beam 3:", "beam 3, trees only:"):
+        assert name in printed
+    assert "trees only: balanced 100.00, over the words 100.00" in printed
+    assert (run / "attention.png").exists()
+    # A second call takes the trained model.
+    (tmp_path / "train.tree").unlink()
+    assert example.main(train, development, run, **options) == f1
