@@ -3,8 +3,13 @@
 Shapes: B batch, H heads, n queries, T keys, K width of a head.
 """
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
+from keras_transformer.layers.blocks import Blocks
+
+MASKED_SCORE = -1e9  # added to the scores of masked positions
 ONE_THREAD = 2**18  # number of multiplications for which one thread is enough
 
 
@@ -30,6 +35,18 @@ def attend(
         lambda: _attend_small(*arguments),
         lambda: _attend_large(*arguments),
     )
+
+
+def window_blocks(
+    window: int,
+    length: tf.Tensor,
+    masks: Sequence[tf.Tensor] = (),
+    causal: bool = False,
+) -> tuple[Blocks, tf.Tensor]:
+    """Returns the `Blocks` of whole sequences, and their attention bias,
+    broadcastable to `(B, H, N, W, 3W)`."""
+    blocks = Blocks(length, window, causal)
+    return blocks, tf.where(blocks.mask(masks), 0.0, MASKED_SCORE)
 
 
 def swap_axes(x: tf.Tensor) -> tf.Tensor:

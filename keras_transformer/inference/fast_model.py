@@ -14,12 +14,14 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import PAD, START, TransformerConfig
-from keras_transformer.inference.fast_attention import attend, swap_axes
+from keras_transformer.inference.fast_attention import (
+    MASKED_SCORE,
+    attend,
+    swap_axes,
+    window_blocks,
+)
 from keras_transformer.inference.fast_layers import linear, normalize, product
 from keras_transformer.layers import positional_encoding
-from keras_transformer.layers.blocks import Blocks
-
-MASKED_SCORE = -1e9  # added to the scores of masked positions
 
 
 class InferenceModel:
@@ -73,7 +75,9 @@ class InferenceModel:
         blocks, own_bias = None, attention_bias
         window = self.config.attention_window
         if window is not None:
-            blocks, own_bias = _blocks(window, length, [source_mask[:, None]])
+            blocks, own_bias = window_blocks(
+                window, length, [source_mask[:, None]]
+            )
         embedding = self.weights.get("source", self.weights["target"])
         x = self._embedded(source, embedding, tf.range(length))  # [B·S, D]
         for layer in self.weights["encoder"]:
@@ -183,7 +187,7 @@ class InferenceModel:
             blocks, is_later = None, positions[:, None] < positions
             attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
         else:
-            blocks, attention_bias = _blocks(window, length, causal=True)
+            blocks, attention_bias = window_blocks(window, length, causal=True)
         x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
         # Here no id is barred, since the target is given.
         projection = self.weights["projection"]
@@ -238,7 +242,7 @@ class InferenceModel:
                 self-attention.
             cache: keys and values of earlier positions for each layer, or
                 `None`.
-            blocks: those of whole targets, see `_blocks`, or `None`.
+            blocks: those of whole targets, see `window_blocks`, or `None`.
 
         Returns:
             `(B·n, D)`, the new keys and values of each layer, and the
@@ -309,7 +313,7 @@ class InferenceModel:
             queries: `(B, H, n, K)`.
             keys, values: `(B, H, T, K)`.
             attention_bias: float32, added to the scores `(B, H, n, T)`.
-            blocks: from `_blocks`, or `None`.
+            blocks: from `window_blocks`, or `None`.
 
         Returns:
             The heads side by side, `(B·n, H·K)`, and the weights.
@@ -344,10 +348,3 @@ class InferenceModel:
 
     def _norm(self, x, norm):
         return normalize(x, norm, self.config.layer_norm_epsilon)
-
-
-def _blocks(window, length, masks=(), causal=False):
-    """Returns the `Blocks` of whole sequences, and their attention bias,
-    broadcastable to `(B, H, N, W, 3W)`."""
-    blocks = Blocks(length, window, causal)
-    return blocks, tf.where(blocks.mask(masks), 0.0, MASKED_SCORE)
