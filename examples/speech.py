@@ -2,7 +2,7 @@
 
 Nine men say two Japanese vowels. An utterance is 7 to 29 frames, each of 12
 coefficients of its spectrum (Kudo et al., 1999). The data set, JapaneseVowels,
-comes with the package `aeon`.
+comes with the package `aeon`: nothing is downloaded.
 
     pip install aeon matplotlib
     python examples/speech.py
@@ -24,9 +24,10 @@ import keras
 import numpy as np
 
 from keras_transformer import EncoderLayer, FeatureEmbedding
-from keras_transformer.inference import plot_attention
+from keras_transformer.atomic_files import write_aside
 
 D_MODEL, HEADS = 64, 4
+SPEAKERS, COEFFICIENTS = 9, 12
 PADDING = 0.0
 
 
@@ -57,7 +58,7 @@ def padded(frames, mean, deviation):
     )
 
 
-def build(features, speakers):
+def build(features):
     """Returns the model, and another for the weights of its last layer."""
     frames = keras.Input((None, features))
     x = keras.layers.Masking(PADDING)(frames)
@@ -67,45 +68,63 @@ def build(features, speakers):
     x = EncoderLayer(D_MODEL, **layer)(x)
     x, weights = EncoderLayer(D_MODEL, **layer)(x, return_attention_scores=True)
     x = keras.layers.GlobalAveragePooling1D()(x)  # of real frames: masked
-    model = keras.Model(frames, keras.layers.Dense(speakers)(x))
+    model = keras.Model(frames, keras.layers.Dense(SPEAKERS)(x))
     return model, keras.Model(frames, weights)  # [B, H, T, T]
 
 
-def draw(attention, frames, path):
-    """Draws which frames each frame of one utterance attends to."""
-    weights = keras.ops.convert_to_numpy(attention(frames[None]))
-    names = [str(t) for t in range(len(frames))]
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    return plot_attention(names, names, weights, path)
+def trained(x, speakers, seed, epochs):
+    """Returns the models of `build`, trained."""
+    keras.utils.set_random_seed(seed)
+    model, attention = build(x.shape[-1])
+    steps = epochs * -(-len(x) // 32)
+    rate = keras.optimizers.schedules.CosineDecay(1e-3, steps)
+    model.compile(
+        keras.optimizers.AdamW(rate),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    model.fit(x, speakers, batch_size=32, epochs=epochs, verbose=0)
+    return model, attention
+
+
+def draw(frames, weights, path):
+    """Draws an utterance and, below it, the frames that each head attends to:
+    the mean of the weights `(H, T, T)` over the frames that attend."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    top, bottom = figure.subplots(2, sharex=True, height_ratios=[12, HEADS])
+    top.imshow(frames.T, cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
+    top.set_yticks(range(0, COEFFICIENTS, 2), range(1, COEFFICIENTS + 1, 2))
+    top.set_ylabel("coefficient")
+    bottom.imshow(weights.mean(axis=1), cmap="Blues", vmin=0, aspect="auto")
+    bottom.set_yticks(range(HEADS), [f"head {i + 1}" for i in range(HEADS)])
+    bottom.set_xlabel("frame")
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_aside(path) as file:
+        figure.savefig(file, format="png", dpi=100)
 
 
 def main(seeds=5, epochs=150, picture="runs/speech.png"):
     frames, speakers = utterances("train")
     held_out, answers = utterances("test")
     frames, held_out = with_differences(frames), with_differences(held_out)
-    mean = np.concatenate(frames).mean(axis=0)
-    deviation = np.concatenate(frames).std(axis=0)
-    x = padded(frames, mean, deviation)
-    test = padded(held_out, mean, deviation)
+    together = np.concatenate(frames)
+    mean, deviation = together.mean(axis=0), together.std(axis=0)
+    x, test = padded(frames, mean, deviation), padded(held_out, mean, deviation)
     accuracies = []
     for seed in range(1, seeds + 1):
-        keras.utils.set_random_seed(seed)
-        model, attention = build(x.shape[-1], int(speakers.max()) + 1)
-        steps = epochs * -(-len(x) // 32)
-        model.compile(
-            keras.optimizers.AdamW(
-                keras.optimizers.schedules.CosineDecay(1e-3, steps)
-            ),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
-        model.fit(x, speakers, batch_size=32, epochs=epochs, verbose=0)
+        model, attention = trained(x, speakers, seed, epochs)
         _, accuracy = model.evaluate(test, answers, verbose=0)
         print(f"seed {seed}: {accuracy:.1%} of {len(answers)} speakers found")
         accuracies.append(accuracy)
     print(f"mean {np.mean(accuracies):.1%} ± {np.std(accuracies):.1%}")
-    longest = (max(held_out, key=len) - mean) / deviation
-    print(f"Attention: {draw(attention, longest, picture)}")
+
+    longest = test[[len(x) for x in held_out].index(test.shape[1])]
+    weights = keras.ops.convert_to_numpy(attention(longest[None]))[0]
+    draw(longest[:, :COEFFICIENTS], weights, picture)
+    print(f"The attention of the last model: {picture}")
     return np.mean(accuracies)
 
 
