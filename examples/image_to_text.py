@@ -25,6 +25,7 @@ import keras
 import numpy as np
 from images import digits, save
 from keras import ops
+from matplotlib.figure import Figure
 
 from keras_transformer import (
     LabelSmoothedCrossEntropy,
@@ -131,8 +132,6 @@ def attention(model, columns, mask, name):
 def draw(columns, name, weights, path):
     """Draws an image and, below it for each head, the columns that it attends
     to, in a row for each letter."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(2.2 * len(weights), 5), layout="constrained")
     grid = figure.subplots(
         2, len(weights), sharex=True, height_ratios=[8, len(name) + 1]

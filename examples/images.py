@@ -26,6 +26,13 @@ import numpy as np
 from keras_transformer import EncoderLayer, FeatureEmbedding
 from keras_transformer.atomic_files import write_aside
 
+try:
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ImportError(
+        "The picture needs matplotlib. Install it: pip install matplotlib"
+    ) from error
+
 D_MODEL, HEADS = 64, 4
 SIZE, PATCH = 8, 2  # pixels
 SIDE = SIZE // PATCH  # patches
@@ -94,8 +101,6 @@ def save(figure, path):
 def draw(images, weights, path):
     """Draws each image and, for each head, the patches that it attends to: the
     mean of the weights `(B, H, 16, 16)` over the patches that attend."""
-    from matplotlib.figure import Figure
-
     figure = Figure(
         figsize=(1.2 * (HEADS + 1), 1.2 * len(images)), layout="constrained"
     )

@@ -26,6 +26,13 @@ import numpy as np
 from keras_transformer import EncoderLayer, FeatureEmbedding
 from keras_transformer.atomic_files import write_aside
 
+try:
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ImportError(
+        "The picture needs matplotlib. Install it: pip install matplotlib"
+    ) from error
+
 D_MODEL, HEADS = 64, 4
 SPEAKERS, COEFFICIENTS = 9, 12
 PADDING = 0.0
@@ -43,13 +50,8 @@ def utterances(split):
     return [x.T for x in frames], np.array(speakers, "int32") - 1
 
 
-def with_differences(frames):
-    """Appends to each coefficient its change over time, as usual in speech."""
-    return [np.concatenate([x, np.gradient(x, axis=0)], axis=1) for x in frames]
-
-
 def padded(frames, mean, deviation):
-    """Returns normalised frames `(B, T, F)`, with padding after the last."""
+    """Returns normalised frames `(B, T, 12)`, with padding after the last."""
     return keras.utils.pad_sequences(
         [(x - mean) / deviation for x in frames],
         dtype="float32",
@@ -58,9 +60,9 @@ def padded(frames, mean, deviation):
     )
 
 
-def build(features):
+def build():
     """Returns the model, and another for the weights of its last layer."""
-    frames = keras.Input((None, features))
+    frames = keras.Input((None, COEFFICIENTS))
     x = keras.layers.Masking(PADDING)(frames)
     x = keras.layers.GaussianNoise(0.3)(x)
     x = FeatureEmbedding(D_MODEL, dropout_rate=0.2)(x)
@@ -75,7 +77,7 @@ def build(features):
 def trained(x, speakers, seed, epochs):
     """Returns the models of `build`, trained."""
     keras.utils.set_random_seed(seed)
-    model, attention = build(x.shape[-1])
+    model, attention = build()
     steps = epochs * -(-len(x) // 32)
     rate = keras.optimizers.schedules.CosineDecay(1e-3, steps)
     model.compile(
@@ -90,15 +92,15 @@ def trained(x, speakers, seed, epochs):
 def draw(frames, weights, path):
     """Draws an utterance and, below it, the frames that each head attends to:
     the mean of the weights `(H, T, T)` over the frames that attend."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[12, HEADS])
     top.imshow(frames.T, cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
-    top.set_yticks(range(0, COEFFICIENTS, 2), range(1, COEFFICIENTS + 1, 2))
+    top.set_yticks([0, 5, 11], [1, 6, 12])
     top.set_ylabel("coefficient")
     bottom.imshow(weights.mean(axis=1), cmap="Blues", vmin=0, aspect="auto")
     bottom.set_yticks(range(HEADS), [f"head {i + 1}" for i in range(HEADS)])
+    ticks = [0, *range(4, len(frames), 5)]
+    bottom.set_xticks(ticks, [tick + 1 for tick in ticks])
     bottom.set_xlabel("frame")
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,6 @@ def draw(frames, weights, path):
 def main(seeds=5, epochs=150, picture="runs/speech.png"):
     frames, speakers = utterances("train")
     held_out, answers = utterances("test")
-    frames, held_out = with_differences(frames), with_differences(held_out)
     together = np.concatenate(frames)
     mean, deviation = together.mean(axis=0), together.std(axis=0)
     x, test = padded(frames, mean, deviation), padded(held_out, mean, deviation)
@@ -123,7 +124,7 @@ def main(seeds=5, epochs=150, picture="runs/speech.png"):
 
     longest = test[[len(x) for x in held_out].index(test.shape[1])]
     weights = keras.ops.convert_to_numpy(attention(longest[None]))[0]
-    draw(longest[:, :COEFFICIENTS], weights, picture)
+    draw(longest, weights, picture)
     print(f"The attention of the last model: {picture}")
     return np.mean(accuracies)
 

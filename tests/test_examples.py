@@ -81,7 +81,7 @@ def test_speech_tells_two_voices_apart(tmp_path, monkeypatch, capsys):
     def utterances(split):
         speakers = np.arange(40) % 2
         frames = [
-            rng.normal(size=(rng.integers(3, 8), 5)) + 2 * speaker
+            rng.normal(size=(rng.integers(3, 8), 12)) + 2 * speaker
             for speaker in speakers
         ]
         return frames, speakers
@@ -135,10 +135,10 @@ def test_image_to_text_writes_german_numbers(
     """The digits of scikit-learn are replaced by drawn ones."""
     picture = tmp_path / "pictures" / "image_to_text.png"
     share = image_to_text.main(
-        seeds=1, count=600, epochs=2, tested=20, picture=picture
+        seeds=1, count=128, epochs=1, tested=5, picture=picture
     )
     assert 0 <= share <= 1
-    assert "of 20 numbers read" in capsys.readouterr().out
+    assert "of 5 numbers read" in capsys.readouterr().out
     assert picture.exists()
 
 
@@ -150,19 +150,25 @@ def test_image_to_text_encodes_every_number(image_to_text):
         assert image_to_text.decoded(ids) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "package", "load_data"),
-    [
-        ("speech", "aeon.datasets", "aeon", lambda x: x.utterances("train")),
-        ("images", "sklearn.datasets", "scikit-learn", lambda x: x.digits()),
-    ],
-)
-def test_examples_say_what_they_need(
-    name, module, package, load_data, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=f"pip install {package}"):
-        load_data(load(name))
+@pytest.mark.parametrize("name", ["speech", "images", "image_to_text"])
+def test_examples_say_before_they_train_that_they_draw(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.delitem(sys.modules, "images", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        load(name)
+
+
+def test_speech_says_what_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "aeon.datasets", None)
+    with pytest.raises(ImportError, match="pip install aeon"):
+        load("speech").utterances("train")
+
+
+def test_images_says_what_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match="pip install scikit-learn"):
+        load("images").digits()
 
 
 def test_two_replicas_trains_on_two(corpus):
