@@ -120,6 +120,8 @@ def _taken(mask, queries, keys):
     mask = per_head(ops.cast(mask, "bool"))
     mask = mask if len(mask.shape) == 4 else mask[None]
     batch, heads, height, width = ops.shape(mask)
+    if isinstance(height, int) and isinstance(width, int):
+        _check_pairs(height, width)
     # Where an axis has one value, this is the value of all positions.
     rows = ops.clip(queries, 0, height - 1)
     columns = ops.clip(keys, 0, width - 1)
@@ -127,6 +129,15 @@ def _taken(mask, queries, keys):
     columns = columns[:1, :, :1] if mask.shape[3] == 1 else columns
     values = ops.reshape(mask, (batch, heads, height * width))
     return ops.take(values, rows * width + columns, axis=-1)
+
+
+def _check_pairs(height, width):
+    if height * width >= 2**31:  # the pairs are numbered in 32 bits
+        raise ValueError(
+            "A mask of pairs of positions may have less than 2³¹ of them. "
+            f"Received: a mask of {height} queries and {width} keys. Mask "
+            "the keys alone, with one value for all queries."
+        )
 
 
 def _smaller(length, most):
