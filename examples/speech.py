@@ -1,8 +1,8 @@
 """Speech: who is speaking? The encoder alone, over frames of sound.
 
 Nine men say two Japanese vowels. An utterance is 7 to 29 frames, each of 12
-coefficients of its spectrum (Kudo et al., 1999). The data set, JapaneseVowels,
-comes with the package `aeon`: nothing is downloaded.
+coefficients that describe its spectrum (Kudo et al., 1999). The data set,
+JapaneseVowels, comes with the package `aeon`: nothing is downloaded.
 
     pip install aeon matplotlib
     python examples/speech.py
@@ -11,7 +11,7 @@ It also draws which frames the heads of the last layer attend to, in
 `runs/speech.png`.
 
 Promise: less than five minutes on two CPU cores; mean accuracy of five seeds
-over 98.5 % on 370 utterances that were not trained on.
+over 98 % on 370 utterances that were not trained on.
 """
 
 import os
