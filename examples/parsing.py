@@ -400,7 +400,7 @@ def main(
     train_path,
     development_path,
     folder,
-    epochs=26,
+    epochs=19,
     tokens_per_batch=4000,
     beam_sizes=(1, 4, 21),
 ):

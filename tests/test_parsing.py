@@ -155,7 +155,7 @@ def test_parsing_learns_a_small_grammar(tmp_path, monkeypatch, capsys):
     train = small_treebank(tmp_path / "train.tree", 400, seed=1)
     development = small_treebank(tmp_path / "development.tree", 20, seed=2)
     run = tmp_path / "run"
-    options = {"epochs": 8, "tokens_per_batch": 400, "beam_sizes": (3,)}
+    options = {"epochs": 4, "tokens_per_batch": 200, "beam_sizes": (3,)}
     f1 = example.main(train, development, run, **options)
     assert f1 > 0.9
     printed = capsys.readouterr().out
