@@ -18,7 +18,8 @@ DEVELOPMENT are found, and draws which words the decoder attends to:
 
 Training that was interrupted goes on after its last epoch.
 
-Promise: on CRAFT, PROMISE
+Promise: on CRAFT, an hour of training on two CPU cores, and half an hour of
+searches; F1 over 65 with beam 4 and trees only.
 """
 
 import argparse
