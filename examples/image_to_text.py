@@ -11,7 +11,7 @@ attention shows it. The digits come with scikit-learn, as in `images.py`.
 It also draws the columns that the decoder looks at while it writes the name of
 421, in `runs/image_to_text.png`.
 
-Promise: less than ten minutes on two CPU cores; over 95 % of 1,000 numbers
+Promise: less than fifteen minutes on two CPU cores; over 92 % of 1,000 numbers
 written without a mistake, the mean of five seeds. Their handwriting was not
 trained on.
 """

@@ -7,7 +7,7 @@ to all positions, the weights of one layer alone would take 4 GB.
 
     python examples/long_sequences.py
 
-Promise: about three minutes on two CPU cores, and 2 GB of memory; over 99 of
+Promise: less than two minutes on two CPU cores, and 2 GB of memory; over 99 of
 100 reads are right.
 """
 
