@@ -182,11 +182,15 @@ class BalancedTrees:
         label = ops.max(ops.where(innermost, tree["labels"], 0), axis=-1)
         closing = ops.take(self.closings, label)[:, None]  # [N, 1]
         ids = np.arange(width, dtype="int32")
+        is_opening, is_word, is_end = (
+            ops.convert_to_tensor(np.isin(ids, some))
+            for some in (self.openings, self.words, self.end_id)
+        )
         return (
-            (opens[:, None] & np.isin(ids, self.openings))
-            | (continues[:, None] & np.isin(ids, self.words))
+            (opens[:, None] & is_opening)
+            | (continues[:, None] & is_word)
             | (closes[:, None] & ops.equal(closing, ids))
-            | (~(opens | continues | closes)[:, None] & (ids == self.end_id))
+            | (~(opens | continues | closes)[:, None] & is_end)
         )
 
 
