@@ -156,7 +156,7 @@ class InferenceModel:
         )
         logits = tf.cast(linear(x, self.weights["projection"]), tf.float32)
         if self.config.attention_window is not None:
-            # What the next token may see of the positions so far.
+            # Which of the positions so far the next token may see.
             last = self.config.attention_window // 2
             ancestors = ancestors[:, :, -last:]
             heads = [

@@ -101,7 +101,7 @@ class BalancedTrees:
         rest = ops.cast(word_counts, "int32")
         labels = ops.zeros((ops.shape(rest)[0], self.max_depth), "int32")
         tree = {
-            "labels": labels,  # of the open constituents, outermost first
+            "labels": labels,  # open constituents, outermost first
             "depth": ops.zeros_like(rest),
             "rest": rest,  # how many words are still to come
             "limits": ops.cast(limits, "int32"),
@@ -171,7 +171,7 @@ class BalancedTrees:
         """
         depth, rest = tree["depth"], tree["rest"]
         is_open, has_words = depth > 0, rest > 0
-        # What is needed at least: the words, the closings and the end token.
+        # A tree still needs its words, its closings and the end token.
         spare = tree["limits"] - index - (rest + depth + 1)
         opens = has_words & (is_open | ops.equal(index, 0))
         opens = opens & (depth < self.max_depth) & (spare >= 2)
