@@ -383,6 +383,14 @@ def test_a_window_is_for_self_attention_alone():
         layer(x, cache=layer.project(memory), attention_window=4)
 
 
+@pytest.mark.parametrize("shape", [(B, T - 2), (B, T, T + 1), (B, 2, T)])
+def test_a_mask_of_another_length_is_refused(shape):
+    layer, x = attention_and_input()
+    name = "value_mask" if len(shape) == 2 else "attention_mask"
+    with pytest.raises(ValueError, match=f"for {T} positions"):
+        layer(x, x, **{name: np.ones(shape, bool)}, attention_window=4)
+
+
 def test_a_layer_saved_without_a_window_attends_to_all_positions():
     layer = kt.EncoderLayer(D, H, 17, attention_window=6)
     config = layer.get_config()

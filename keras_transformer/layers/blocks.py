@@ -56,8 +56,19 @@ class Blocks:
         mask = mask & (keys >= 0) & (keys < self.length)
         for given in masks:
             if given is not None:
+                self._check(given)
                 mask = mask & _taken(given, queries, keys)
         return mask
+
+    def _check(self, mask):
+        if isinstance(self.length, int) and any(
+            size not in (None, 1, self.length) for size in mask.shape[-2:]
+        ):
+            raise ValueError(
+                "A mask must have one value for each pair of positions, or 1 "
+                f"along an axis. Received: mask.shape={tuple(mask.shape)} for "
+                f"{self.length} positions."
+            )
 
     def join(self, x: KerasTensor) -> KerasTensor:
         """Reshapes blocks `(B, H, N, W, K)` to `(B, H, T, K)`."""
