@@ -185,6 +185,30 @@ def is_tree(tokens, words):
     return text == "w" and count == words and tokens[0] in OPENINGS
 
 
+def test_the_start_token_may_be_any_number():
+    trees = BalancedTrees(openings=[2], closings=[4], words=[5])
+    search = greedy_search(
+        trees.wrap(lambda tokens, *cache: (np.zeros((1, 6)), cache[0])),
+        trees.cache({}, [2], [5]),
+        limits=[5],
+        start_id=2,
+    )
+    assert ops.convert_to_numpy(search[0]).tolist() == [[2, 5, 5, 4, 3]]
+
+
+def test_sentences_that_are_kept_keep_their_trees():
+    cache = TREES.cache({"row": np.arange(6)}, np.arange(6), np.arange(10, 16))
+    keep = TREES.keep(
+        lambda cache, sentences: {"row": ops.take(cache["row"], sentences)}, 2
+    )
+    kept = keep(cache, ops.convert_to_tensor([2, 0]))
+    found = {name: ops.convert_to_numpy(x) for name, x in kept["tree"].items()}
+    assert found["rest"].tolist() == [4, 5, 0, 1]
+    assert found["limits"].tolist() == [14, 15, 10, 11]
+    assert found["labels"].shape == (4, 4)
+    assert ops.convert_to_numpy(kept["model"]["row"]).tolist() == [2, 0]
+
+
 def test_an_own_order_of_the_beams_is_obeyed():
     model, limits = Model(1, 2), [9, 9]
     calls = []
@@ -206,6 +230,27 @@ def test_an_own_order_of_the_beams_is_obeyed():
         )
 
 
+def test_words_with_numbers_follow_each_other():
+    """Word i has a token of list i modulo 3."""
+    lists = [[8, 9], [10], [11, 12]]
+    trees = BalancedTrees(OPENINGS, CLOSINGS, lists)
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(13, 13)).astype("float32")
+
+    def step(tokens, cache, index):
+        return ops.take(ops.convert_to_tensor(table), tokens, axis=0), cache
+
+    counts, limits = [1, 3, 5, 7], [30] * 4
+    for seed in range(3):
+        ids, _ = sample(
+            trees.wrap(step), trees.cache({}, counts, limits), limits, seed=seed
+        )
+        for row, count in zip(ops.convert_to_numpy(ids), counts, strict=True):
+            found = [token for token in row.tolist() if token >= 8]
+            assert len(found) == count
+            assert all(token in lists[i % 3] for i, token in enumerate(found))
+
+
 @pytest.mark.parametrize(("words", "limit"), [(0, 9), (3, 5)])
 def test_where_no_tree_is_possible_the_sequence_is_empty(words, limit):
     model = Model(1, 1)
@@ -221,6 +266,8 @@ def test_where_no_tree_is_possible_the_sequence_is_empty(words, limit):
         (([4], [5, 6], [7]), "1 openings, 2 closings"),
         (([], [], [7]), "0 openings"),
         (([4], [5], []), "0 words"),
+        ((np.array([], int), np.array([], int), np.array([7])), "0 openings"),
+        (([4], [5], [[6], []]), "1 words"),
         (([4], [5], [4]), r"twice: \[4\]"),
         (([4], [5], [3]), r"twice: \[3\]"),
         (([4], [5], [6], 3, 0), "max_depth=0"),

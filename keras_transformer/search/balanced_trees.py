@@ -1,6 +1,7 @@
 """A constraint of the search: sequences that write a balanced tree.
 
-Shapes: N rows, V vocabulary, O labels of constituents, M maximum depth.
+Shapes: N rows, V vocabulary, O labels of constituents, M maximum depth, L
+lists of tokens of words.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from keras_transformer.config import END
 from keras_transformer.search.batched_take import batched_take
 from keras_transformer.search.next_token import MINUS_INFINITY
 from keras_transformer.search.sampling import Cache, StepFunction
+
+NO_TOKEN = -1
 
 
 class BalancedTrees:
@@ -25,8 +28,9 @@ class BalancedTrees:
     is complete within the limit.
 
     `wrap` makes a step function of another one; it serves `beam_search`,
-    `greedy_search` and `sample`. The probabilities of the tokens that a step
-    allows add up to 1.
+    `greedy_search` and `sample`, without `minima` or `prefix`, which may force
+    what is no tree. The probabilities of the tokens that a step allows add up
+    to 1.
 
     Example:
 
@@ -43,7 +47,9 @@ class BalancedTrees:
     Args:
         openings: the O tokens that open a constituent, one for each label.
         closings: for each of them, the token that closes it.
-        words: the tokens that stand for a word, such as parts of speech.
+        words: the tokens that stand for a word, such as parts of speech. Or L
+            lists of them, where word i has a token of list i modulo L: tokens
+            with numbers show a model at which word it is.
         end_id: the end token. Defaults to the package's.
         max_depth: M, how many constituents may be open at once. Defaults to 64.
 
@@ -57,14 +63,17 @@ class BalancedTrees:
         self,
         openings: Sequence[int],
         closings: Sequence[int],
-        words: Sequence[int],
+        words: Sequence[int] | Sequence[Sequence[int]],
         end_id: int = END,
         max_depth: int = 64,
     ):
-        if len(openings) != len(closings) or not openings or not words:
+        lists = words if np.ndim(next(iter(words), 0)) else [words]
+        words = [token for some in lists for token in some]
+        counts = [len(some) for some in (openings, *lists)]
+        if len(openings) != len(closings) or 0 in counts:
             raise ValueError(
                 "`openings` and `closings` must have a token for each label, "
-                "and `words` at least one. Received: "
+                "and `words`, or each list of it, at least one. Received: "
                 f"{len(openings)} openings, {len(closings)} closings, "
                 f"{len(words)} words"
             )
@@ -82,6 +91,7 @@ class BalancedTrees:
         self.openings = np.array(openings, "int32")
         self.closings = np.array(closings, "int32")
         self.words = np.array(words, "int32")
+        self.word_lists = lists
         self.end_id = end_id
         self.max_depth = max_depth
 
@@ -103,6 +113,7 @@ class BalancedTrees:
         tree = {
             "labels": labels,  # open constituents, outermost first
             "depth": ops.zeros_like(rest),
+            "read": ops.zeros_like(rest),  # how many words have a token
             "rest": rest,  # how many words are still to come
             "limits": ops.cast(limits, "int32"),
         }
@@ -112,7 +123,8 @@ class BalancedTrees:
         """Returns a step function that allows only what completes to a tree."""
 
         def step(tokens, cache, index):
-            rows = ops.reshape(tokens, (-1,))
+            # The start token, which comes first, may be any number.
+            rows = ops.where(index > 0, ops.reshape(tokens, (-1,)), NO_TOKEN)
             tree = self._after(rows, cache["tree"])
             logits, model = step_fn(tokens, cache["model"], index)
             allowed = self._allowed(rows, tree, index, logits.shape[-1])
@@ -142,6 +154,23 @@ class BalancedTrees:
 
         return reordered
 
+    def keep(
+        self, keep: Callable[[Cache, KerasTensor], Cache], beam_size: int
+    ) -> Callable[[Cache, KerasTensor], Cache]:
+        """Returns the `keep` of `beam_search` for a step function that has one
+        of its own."""
+
+        def kept(cache, sentences):
+            def of_sentences(x):
+                shape = ops.shape(x)[1:]
+                x = ops.reshape(x, (-1, beam_size, *shape))
+                return ops.reshape(ops.take(x, sentences, axis=0), (-1, *shape))
+
+            tree = {name: of_sentences(x) for name, x in cache["tree"].items()}
+            return {"model": keep(cache["model"], sentences), "tree": tree}
+
+        return kept
+
     def _after(self, tokens, tree):
         """Returns the tree after one more token of each row."""
         labels, depth = tree["labels"], tree["depth"]
@@ -150,13 +179,15 @@ class BalancedTrees:
         opens = ops.any(opens, axis=-1)
         is_next = ops.equal(np.arange(self.max_depth), depth[:, None])
         change = ops.cast(opens, "int32") - _is_one_of(tokens, self.closings)
+        word = _is_one_of(tokens, self.words)
         return {
             "labels": ops.where(
                 opens[:, None] & is_next, label[:, None], labels
             ),
             # A beam without probability may hold anything.
             "depth": ops.maximum(depth + change, 0),
-            "rest": tree["rest"] - _is_one_of(tokens, self.words),
+            "read": tree["read"] + word,
+            "rest": tree["rest"] - word,
             "limits": tree["limits"],
         }
 
@@ -182,10 +213,13 @@ class BalancedTrees:
         label = ops.max(ops.where(innermost, tree["labels"], 0), axis=-1)
         closing = ops.take(self.closings, label)[:, None]  # [N, 1]
         ids = np.arange(width, dtype="int32")
-        is_opening, is_word, is_end = (
+        is_opening, is_end = (
             ops.convert_to_tensor(np.isin(ids, some))
-            for some in (self.openings, self.words, self.end_id)
+            for some in (self.openings, self.end_id)
         )
+        is_word = np.stack([np.isin(ids, some) for some in self.word_lists])
+        next_list = tree["read"] % len(self.word_lists)
+        is_word = ops.take(is_word, next_list, axis=0)  # [N, V]
         return (
             (opens[:, None] & is_opening)
             | (continues[:, None] & is_word)
