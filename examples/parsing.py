@@ -3,7 +3,8 @@
 A sentence is translated to its tree, which is written as symbols:
 `(S (NP DT NN )NP …` (Vinyals et al., 2015). The source is vectors instead of
 ids: which of the most frequent words, beginnings, endings and shapes a word
-has. So a word that training never showed has a meaning, too.
+has. So a word that training never showed has a meaning, too. Words and their
+parts of speech are numbered, so that the decoder knows at which word it is.
 
     pip install matplotlib
     python examples/parsing.py TRAIN DEVELOPMENT FOLDER
@@ -29,6 +30,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 
 # Before the import: TensorFlow leaves oneDNN off without AVX-512.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -62,12 +64,13 @@ from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 from keras_transformer.processor import resolve_dtype, resolve_dtype_policy
 
-FEATURES = 3000
+FEATURES = 5000
+NUMBERS = 8  # word i has the number i modulo 8, and so has its part of speech
 NAME_DROPOUT = 0.15  # words in training whose own name is not given
 LONGEST = 250  # symbols of a tree to train on
 SHAPE = {
-    "num_encoder_layers": 5,
-    "num_decoder_layers": 2,
+    "num_encoder_layers": 4,
+    "num_decoder_layers": 3,
     "d_model": 192,
     "num_heads": 6,
     "d_ff": 768,
@@ -93,12 +96,18 @@ def features_of(word):
     ]
 
 
+def numbered(symbols):
+    """Adds to each part of speech the number of its word: `DT 0`, `NN 1`."""
+    numbers = itertools.cycle(range(NUMBERS))
+    return [s if s[0] in "()" else f"{s} {next(numbers)}" for s in symbols]
+
+
 class Vocabulary:
     """Converts words to vectors and symbols to ids.
 
     Args:
         features: names of features, one for each dimension of the vectors.
-        symbols: symbols of trees; the first has the id after `END`.
+        symbols: symbols of trees, numbered; the first has the id after `END`.
     """
 
     def __init__(self, features, symbols):
@@ -115,8 +124,12 @@ class Vocabulary:
         for word, count in words.items():
             for name in dict.fromkeys(features_of(word)):
                 counts[name] += count
+        features = [name for name, _ in counts.most_common(size)]
+        features += [f"number {number}" for number in range(NUMBERS)]
         symbols = sorted({s for tree in trees for s in symbols_of(tree)})
-        return cls([name for name, _ in counts.most_common(size)], symbols)
+        brackets = [s for s in symbols if s[0] in "()"]
+        tags = itertools.product(tags_of(symbols), range(NUMBERS))
+        return cls(features, brackets + [f"{tag} {n}" for tag, n in tags])
 
     @property
     def size(self):
@@ -136,6 +149,7 @@ class Vocabulary:
             for j, word in enumerate(words):
                 named = not dropped or rng.random() >= dropped
                 vectors[i, j, self._of_word(word)[not named]] = 1
+                vectors[i, j, self._features[f"number {j % NUMBERS}"]] = 1
         # As in section 3.4, so that a vector is about as long as a position's.
         vectors *= SHAPE["d_model"] ** 0.5
         return vectors, mask
@@ -154,22 +168,30 @@ class Vocabulary:
         """Returns ids `(B, T)` with end tokens, padded."""
         ids = np.zeros((len(sequences), max(map(len, sequences)) + 1), "int32")
         for row, symbols in zip(ids, sequences, strict=True):
-            row[: len(symbols)] = [self._ids.get(s, UNKNOWN) for s in symbols]
+            names = numbered(symbols)
+            row[: len(names)] = [self._ids.get(name, UNKNOWN) for name in names]
             row[len(symbols)] = END
         return ids
 
     def balanced_trees(self):
         """Returns the constraint of a search that finds only trees."""
-        closings = [f"){s[1:]}" for s in self.symbols if s.startswith("(")]
-        openings = [f"({s[1:]}" for s in closings]
-        tokens = openings, closings, tags_of(self.symbols)
-        return BalancedTrees(*([self._ids[s] for s in x] for x in tokens))
+        openings = [s for s in self.symbols if s.startswith("(")]
+        closings = [f"){s[1:]}" for s in openings]
+        tags = [
+            [s for s in self.symbols if s.endswith(f" {number}")]
+            for number in range(NUMBERS)
+        ]
+        openings, closings, *tags = (
+            [self._ids[s] for s in some] for some in (openings, closings, *tags)
+        )
+        return BalancedTrees(openings, closings, tags)
 
     def symbols_of(self, ids):
-        """Returns the symbols before the end token."""
+        """Returns the symbols before the end token, without numbers."""
         ids = list(ids)
         ids = ids[: ids.index(END)] if END in ids else ids
-        return [self.symbols[i - END - 1] for i in ids if i > END]
+        names = [self.symbols[i - END - 1] for i in ids if i > END]
+        return [name.split()[0] for name in names]
 
 
 def of_one_length(lengths, tokens):
@@ -196,9 +218,9 @@ def batches(trees, vocabulary, tokens, seed=None):
         trees: the trees.
         vocabulary: a `Vocabulary`.
         tokens: symbols of a batch, padding included.
-        seed: for training, where each epoch has other batches in another
-            order, and some words lose their name; the data set is endless
-            then. Defaults to `None`: all trees once.
+        seed: for training, an integer or a list of them. Each epoch has other
+            batches in another order, and some words lose their name; the data
+            set is endless. Defaults to `None`: all trees once.
     """
     pairs = [(words_of(tree), symbols_of(tree)) for tree in trees]
     lengths = np.array([len(symbols) + 1 for _, symbols in pairs])
@@ -252,7 +274,10 @@ def train(trees, validation, folder, epochs, tokens_per_batch, seed=1):
         content = [vocabulary.features, vocabulary.symbols]
         file.write(json.dumps(content).encode())
     trees = [tree for tree in trees if len(symbols_of(tree)) <= LONGEST]
-    data, steps_per_epoch = batches(trees, vocabulary, tokens_per_batch, seed)
+    backup = folder / "backup"
+    data, steps_per_epoch = batches(
+        trees, vocabulary, tokens_per_batch, [seed, epochs_done(backup)]
+    )
     steps = epochs * steps_per_epoch
     policy = resolve_dtype_policy("auto")
     config = TransformerConfig(
@@ -285,11 +310,20 @@ def train(trees, validation, folder, epochs, tokens_per_batch, seed=1):
         epochs=epochs,
         shuffle=False,  # the data set is shuffled already
         verbose=2,
-        callbacks=[keras.callbacks.BackupAndRestore(folder / "backup")],
+        callbacks=[
+            keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False)
+        ],
     )
     model.save(folder / "unfinished.keras")
     os.replace(folder / "unfinished.keras", folder / "model.keras")
+    shutil.rmtree(backup)
     return model, vocabulary
+
+
+def epochs_done(backup):
+    """Returns how many epochs an interrupted training has behind it."""
+    path = backup / "training_metadata.json"
+    return json.loads(path.read_text())["epoch"] if path.exists() else 0
 
 
 def load(folder):
@@ -346,13 +380,14 @@ class Parser:
         def step(tokens, cache, index):
             return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
 
-        reorder = model.reorder
+        reorder, keep = model.reorder, model.keep
         if self.trees is not None:
             words, rows = (tf.repeat(x, beam_size) for x in (words, limits))
             cache = self.trees.cache(cache, words, rows)
             step, reorder = self.trees.wrap(step), self.trees.reorder(reorder)
+            keep = self.trees.keep(keep, beam_size)
         ids, _ = beam_search(
-            step, cache, limits, beam_size, ALPHA, reorder=reorder
+            step, cache, limits, beam_size, ALPHA, reorder=reorder, keep=keep
         )
         return ids[:, 0]
 
@@ -401,7 +436,7 @@ def main(
     train_path,
     development_path,
     folder,
-    epochs=19,
+    epochs=26,
     tokens_per_batch=4000,
     beam_sizes=(1, 4),
 ):
@@ -418,7 +453,7 @@ def main(
             parser = Parser(model, vocabulary, beam_size, balanced)
             scores = evaluate(parser, development)
     sentences = [words_of(tree) for tree in development]
-    words = next(words for words in sentences if 7 < len(words) < 13)
+    words = min(sentences, key=lambda words: abs(len(words) - 10))
     print(" ".join(words))
     print(" ".join(*parser([words])))
     print(f"Attention: {draw(parser, words, folder / 'attention.png')}")

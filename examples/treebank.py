@@ -10,6 +10,7 @@ import pathlib
 import re
 
 TRACE = "-NONE-"
+ROOTS = {"TOP", "ROOT"}
 # Evaluation leaves out punctuation, and counts PRT as ADVP, as EVALB does with
 # the parameters of Collins that all published figures use.
 PUNCTUATION = {",", ":", "``", "''", "."}
@@ -22,26 +23,27 @@ def read_trees(path):
     Penn brackets in text or `.gz`; a tree may span several lines.
 
     Raises:
-        ValueError: if there is no file, or brackets do not match.
+        ValueError: if there is no file, or if one has other text.
     """
     path = pathlib.Path(path)
-    files = sorted(path.rglob("*.*")) if path.is_dir() else [path]
+    files = sorted(path.rglob("[!.]*")) if path.is_dir() else [path]
+    files = [file for file in files if file.is_file()]
+    if not files:
+        raise ValueError(
+            f"No such file of trees. Received: {str(path)!r}. Name a file or a "
+            "folder of Penn brackets."
+        )
     trees = []
     for file in files:
-        if not file.is_file():
-            raise ValueError(
-                f"No such file of trees. Received: {str(file)!r}. Name a file "
-                "or a folder of Penn brackets."
-            )
         content = file.read_bytes()
         if file.suffix == ".gz":
             content = gzip.decompress(content)
         try:
             found = parse(content.decode())
+            trees += [t for expression in found for t in trees_in(expression)]
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
-        # The outermost brackets have no label, and one child.
-        trees += [cleaned(tree) for (tree,) in found]
+    trees = [cleaned(tree) for tree in trees]
     return [tree for tree in trees if tree is not None]
 
 
@@ -66,6 +68,41 @@ def parse(text):
     if len(open_lists) > 1:
         raise ValueError(f"{len(open_lists) - 1} brackets are never closed.")
     return open_lists[0]
+
+
+def trees_in(expression):
+    """Returns the trees of an expression, without brackets around them that
+    have no label or that of a root.
+
+    Raises:
+        ValueError: if it is no tree.
+    """
+    if isinstance(expression, str):
+        raise ValueError(f"Text outside of all brackets: {expression!r}.")
+    if expression and isinstance(expression[0], str):
+        if expression[0] not in ROOTS:
+            check_tree(expression)
+            return [expression]
+        expression = expression[1:]
+    return [tree for part in expression for tree in trees_in(part)]
+
+
+def check_tree(tree):
+    """Checks that a constituent has constituents, or one word.
+
+    Raises:
+        ValueError: if it has not.
+    """
+    has_label = len(tree) > 1 and isinstance(tree[0], str)
+    words = [child for child in tree[1:] if isinstance(child, str)]
+    if not has_label or (words and len(tree) > 2):
+        raise ValueError(
+            "A constituent must have a label, and constituents or one word. "
+            f"Received: {tree}"
+        )
+    for child in tree[1:]:
+        if not isinstance(child, str):
+            check_tree(child)
 
 
 def is_word(tree):
@@ -138,8 +175,11 @@ def is_balanced(symbols):
 
 
 def with_tags(tree, tags):
-    """Returns the tree with other tags, since EVALB finds punctuation by the
-    tags of the treebank."""
+    """Returns the tree with other tags.
+
+    With those of the treebank, punctuation is the same in both trees, whatever
+    tags were found.
+    """
     tags = iter(tags)
 
     def changed(tree):
@@ -173,7 +213,10 @@ def brackets(tree):
 
 
 def bracket_scores(trees, found):
-    """Returns labelled precision, recall and F1, as EVALB counts brackets.
+    """Returns labelled precision, recall and F1.
+
+    Brackets are counted as EVALB does. Unlike EVALB, punctuation is found by
+    the tags of the treebank in both trees, and no sentence is left out.
 
     Args:
         trees: the trees of the treebank.

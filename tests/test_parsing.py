@@ -45,6 +45,42 @@ def test_a_tree_is_prepared_as_usual(treebank, tmp_path):
     assert treebank.words_of(first)[:2] == ["-LRB-", "Tyr\u2009c"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "( (S (NN a) (. .)) )\n( (S (NN b) (. .)) )",
+        "(S (NN a) (. .)) (S (NN b) (. .))",
+        "( (S (NN a) (. .)) (S (NN b) (. .)) )",
+        "(TOP (S (NN a) (. .))) ( (ROOT (S (NN b) (. .))) )",
+    ],
+)
+def test_brackets_around_trees_may_be_of_several_kinds(
+    treebank, tmp_path, text
+):
+    (tmp_path / "without_suffix").write_text(text)
+    assert treebank.read_trees(tmp_path) == [
+        ("S", ("NN", "a"), (".", ".")),
+        ("S", ("NN", "b"), (".", ".")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a title ( (S (NN a)) )", "outside of all brackets: 'a'"),
+        ("( (S (NP New York) (NN a)) )", "'New', 'York'"),
+        ("( (S (NP (NN a) b)) )", "one word"),
+        ("( (S (NP) (NN a)) )", r"\('NP',\)"),
+        ("( (S ((NN a))) )", "label"),
+    ],
+)
+def test_what_is_no_tree_is_named(treebank, tmp_path, text, problem):
+    path = tmp_path / "some.tree"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"some\.tree: .*{problem}"):
+        treebank.read_trees(path)
+
+
 @pytest.mark.parametrize("text", ["((NN a)", "(NN a))"])
 def test_brackets_that_do_not_match_are_named(treebank, tmp_path, text):
     path = tmp_path / "some.tree"
@@ -56,6 +92,8 @@ def test_brackets_that_do_not_match_are_named(treebank, tmp_path, text):
 def test_a_missing_file_is_named(treebank, tmp_path):
     with pytest.raises(ValueError, match="No such file"):
         treebank.read_trees(tmp_path / "none.tree")
+    with pytest.raises(ValueError, match="No such file"):
+        treebank.read_trees(tmp_path)
 
 
 def test_symbols_write_a_tree_and_are_read_again(treebank):
