@@ -1,21 +1,25 @@
-"""A small corpus, made larger by its own translations.
+"""A small corpus that is made larger by translating it.
 
     python examples/small_corpus.py FOLDER runs/small --train train
         --validation val [--source en --target de --tokenize none]
 
-With some ten thousand pairs a Transformer overfits long before it has learned
-what it could. So one model first learns both directions from twice the pairs
-(bidirectional training, Ding et al., 2021). It then translates either side of
-the training text, which makes three times the pairs (data diversification,
-Nguyen et al., 2020), and goes on with these in the one direction that counts.
-Of its translations that one is taken which is nearest to the reference
-(sequence interpolation, Kim and Rush, 2016). A second start goes on where the
-first one stopped. What it makes:
+With some ten thousand pairs a Transformer overfits early. So the training has
+two parts:
 
-    corpus-both/    the files of the pairs of both directions
-    both/           the run that learns them
-    corpus-final/   the files of all pairs, original and made
-    final/          the run to export
+1. A model learns both directions, from twice the pairs (bidirectional training,
+   Ding et al., 2021).
+2. This model translates both sides of the training text, which makes three
+   times the pairs (data diversification, Nguyen et al., 2020). Of the
+   translations of a source, the one nearest to the reference is taken (sequence
+   interpolation, Kim and Rush, 2016). Training goes on with all pairs, in one
+   direction.
+
+A second start goes on where the first one stopped. The program writes:
+
+    FOLDER/corpus-both/    the pairs of both directions
+    FOLDER/both/           the run that learns them
+    FOLDER/corpus-final/   all pairs, original and translated
+    FOLDER/final/          the run to export
 
 Promise: on Multi30k the BLEU that README gives, in two and a half hours on two
 cores; the test does it in miniature.
@@ -68,11 +72,11 @@ BEAM, ALPHA = 4, 1.0
 
 
 def main(recipe, folder, final=FINAL, **shape):
-    """Does what is not done yet, and gives the run that was trained last.
+    """Does what is not done yet; returns the run that was trained last.
 
     Args:
         recipe: of the run of both directions; names corpus and splits.
-        folder: where all is kept.
+        folder: folder of all that is written.
         final: fields of the recipe in which the second run differs.
         shape: fields of the model's config, instead of `SHAPE`.
     """
@@ -102,16 +106,22 @@ def main(recipe, folder, final=FINAL, **shape):
 
 
 def diversified(both, pairs):
-    """The pairs that a model of both directions makes, without what was there.
-
-    The target side of a made pair is a translation that the model can say and
-    that is as near to the reference as one of the beam comes.
-    """
-    sources, targets = zip(*pairs, strict=True)
-    forward = translated(both, sources)
+    """Returns the new pairs that a model of both directions makes."""
+    made = interpolated(both, pairs)
+    targets = [target for _, target in pairs]
     backward = translated(both, targets)
+    made += [
+        (candidates[0], target)
+        for target, candidates in zip(targets, backward, strict=True)
+    ]
+    return without_known(made, pairs)
+
+
+def interpolated(run, pairs):
+    """Returns pairs of the sources and, of each beam, the translation nearest
+    to the reference."""
     bleu = sacrebleu.metrics.BLEU(
-        effective_order=True, tokenize=both.recipe.bleu_tokenizer, force=True
+        effective_order=True, tokenize=run.recipe.bleu_tokenizer, force=True
     )
 
     def nearest(candidates, target):
@@ -119,22 +129,23 @@ def diversified(both, pairs):
             candidates, key=lambda c: bleu.sentence_score(c, [target]).score
         )
 
-    made = [
+    beams = translated(run, [source for source, _ in pairs])
+    return [
         (source, nearest(candidates, target))
-        for (source, target), candidates in zip(pairs, forward, strict=True)
+        for (source, target), candidates in zip(pairs, beams, strict=True)
     ]
-    made += [
-        (candidates[0], target)
-        for (_, target), candidates in zip(pairs, backward, strict=True)
-    ]
+
+
+def without_known(made, pairs):
+    """Returns the pairs that were made and are new, each once."""
     known = set(pairs)
     new = [pair for pair in dict.fromkeys(made) if pair not in known]
-    print(f"To {len(pairs):,} pairs have come {len(new):,}.")
+    print(f"{len(new):,} new pairs are added to {len(pairs):,}.")
     return new
 
 
 def pairs_of(recipe, split):
-    """Pairs of one-line sentences, as files want them."""
+    """Returns the pairs of a split, each sentence on one line."""
     pairs = load_pairs(
         recipe.corpus, split, recipe.source, recipe.target, recipe.data_dir
     )
@@ -145,27 +156,31 @@ def pairs_of(recipe, split):
     return list(zip(*sides, strict=True))
 
 
-def trained(folder, recipe, **shape):
-    """The run of this folder, with all its steps."""
+def trained(folder, recipe, search=None, **shape):
+    """Returns the run of a folder, which is started and trained if need be."""
     if folder.exists():
         run = open_run(folder)
         found = dataclasses.replace(run.recipe, steps=recipe.steps)
         if recipe.dtype_policy == "auto":  # it was resolved at the start
             found = dataclasses.replace(found, dtype_policy="auto")
         has = {name: getattr(run.config, name) for name in shape}
-        if found != recipe or has != shape:
+        is_other_search = search not in (None, run.search)
+        if found != recipe or has != shape or is_other_search:
             raise ValueError(
                 f"{str(folder)!r} is a run of another recipe or shape. "
                 f"Received: {recipe}, {shape}. Name another folder."
             )
     else:
-        run = start_run(folder, "tiny", recipe, **shape)
+        run = start_run(folder, "tiny", recipe, search, **shape)
     train(run, recipe.steps)
     return run
 
 
 def translated(run, lines):
-    """The beam of each line; kept in the run's folder, since it takes long."""
+    """Returns a list of translations of each line, the best one first.
+
+    They are kept in the run's folder, since they take long.
+    """
     model = load_model(run)
     of_lines = sha256("\n".join(lines).encode())[:12]
     path = run.folder / f"beams-{digest(model)[:12]}-{of_lines}.json"
@@ -192,7 +207,7 @@ def translated(run, lines):
 
 
 def write(corpus, recipe, splits):
-    """The files of a corpus; they are small enough to be written anew."""
+    """Writes the files of a corpus."""
     corpus.mkdir(parents=True, exist_ok=True)
     for split, pairs in splits.items():
         sides = zip(*pairs, strict=True)

@@ -276,6 +276,42 @@ def test_small_corpus_trains_on_both_directions_and_translations(
         example.trained(both.folder, other, **small)
 
 
+def test_distillation_trains_a_student_on_translations_of_its_teacher(
+    tmp_path, recipe, monkeypatch
+):
+    import dataclasses
+
+    from keras_transformer.export import SavedTranslator
+    from keras_transformer.training import open_run
+    from keras_transformer.training.split import read_pairs
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    example = load("distillation")
+    small = {"d_model": 22, "num_heads": 2, "d_ff": 31}
+    steps = {"steps": 2, "validate_every": 1}
+    recipe = dataclasses.replace(recipe, **steps, test_split=None)
+    teacher = example.trained(tmp_path / "teacher", recipe, **small)
+    pairs = example.pairs_of(recipe, "train")
+    taught = example.interpolated(teacher, pairs)
+    path = example.main(
+        teacher.folder, tmp_path / "a", 3, 1, recipe=steps, **small
+    )
+    student = open_run(tmp_path / "a" / "student")
+    depths = student.config.encoder_depth, student.config.decoder_depth
+    assert depths == (3, 1)
+    assert student.search.beam_size == 1
+    found = read_pairs(student.recipe, "train")
+    found = list(zip(found.source, found.target, strict=True))
+    assert found[: len(pairs)] == pairs
+    assert set(found[len(pairs) :]) == set(taught) - set(pairs)
+    # The export searches greedily.
+    assert SavedTranslator(path).metadata["search"]["beam_size"] == 1
+    # A second call finds all done.
+    written = path.stat().st_mtime_ns
+    example.main(teacher.folder, tmp_path / "a", 3, 1, recipe=steps, **small)
+    assert path.stat().st_mtime_ns == written
+
+
 def test_small_corpus_puts_each_sentence_on_one_line(recipe, monkeypatch):
     from keras_transformer.data.corpus import SentencePairs
 

@@ -12,6 +12,7 @@ from keras_transformer.data.prepared import (
     read_manifest,
 )
 from keras_transformer.data.settings import CorpusSettings
+from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.training import checkpoints
 from keras_transformer.training.models import load_model
@@ -48,6 +49,7 @@ def start_run(
     folder: str | os.PathLike,
     preset: str | None,
     recipe: Recipe,
+    search: SearchSettings | None = None,
     **overrides: object,
 ) -> Run:
     """Writes the folder of a new run, whole or not at all.
@@ -72,6 +74,9 @@ def start_run(
         preset: name of a preset, see `TransformerConfig.preset`; or `None` for
             the shape and the vocabularies of `recipe.initial_run`.
         recipe: how the run is trained, a `Recipe`.
+        search: how translations are searched when weights are chosen, and by
+            default in exports. Defaults to that of the initial run, or else to
+            the paper's.
         overrides: fields of the `TransformerConfig` to set to other values.
 
     Returns:
@@ -120,9 +125,9 @@ def start_run(
         pairs = _training_pairs(recipe, aside / "data", initial)
         source, target = pairs.source_tokenizer, pairs.target_tokenizer
         config = _config(preset, initial, recipe, pairs, overrides)
-        run = Run(folder, config, recipe, source, target, pairs.digest)
-        if initial:
-            run = dataclasses.replace(run, search=initial.search)
+        if search is None:
+            search = initial.search if initial else SearchSettings()
+        run = Run(folder, config, recipe, source, target, pairs.digest, search)
         write_run(run, aside)
         if initial:
             model = load_model(initial)
