@@ -15,6 +15,7 @@ text to text, tokenizers included; "ours is": the best of our first line against
 their best. Peers that are not installed are named and left out: `pip install
 ctranslate2 torch transformers keras-hub`. "Imported" is the
 same model after its way to a Marian folder, which transformers loads, and back.
+"Shortlist" is an export whose search knows a sentence's likely pieces only.
 "Products alone" is no peer, but how fast our decoder's products would be with
 nothing else. With --growth instead: our SavedModel alone, against the length of
 the sentences, the beam, the batch.
@@ -36,6 +37,7 @@ from training_steps import THREADS
 PIECES_IN, PIECES_OUT = 20, 33
 OUT_BEYOND = PIECES_OUT - PIECES_IN
 BEAM = 4
+SHORTLIST = 50  # target pieces for each source piece
 SIZE = {"vocab_size": 32_000, "d_model": 512, "d_ff": 2048, "heads": 8}
 
 
@@ -101,6 +103,9 @@ def prepare(folder, run):
     saved_model.export(run, folder / "saved_model" / "1", settings, "float32")
     for dtype in ("bfloat16", "int8"):
         saved_model.export(run, folder / dtype / "1", settings, dtype)
+    for dtype in ("float32", "bfloat16"):
+        path = folder / f"shortlist_{dtype}" / "1"
+        saved_model.export(run, path, settings, dtype, SHORTLIST)
     ctranslate2.export(run, folder / "ctranslate2")
     ctranslate2.export(run, folder / "ctranslate2_int8", "int8")
     try:
@@ -297,6 +302,8 @@ PEERS = {
     "bfloat16": (our_saved_model, "bfloat16"),
     "bfloat16, frozen": (frozen_saved_model, "bfloat16"),
     "int8": (our_saved_model, "int8"),
+    "shortlist": (our_saved_model, "shortlist_float32"),
+    "shortlist, bfloat16": (our_saved_model, "shortlist_bfloat16"),
     "ctranslate2": (ctranslate2, "ctranslate2"),
     "ctranslate2, int8": (ctranslate2, "ctranslate2_int8"),
     "imported": (our_saved_model, "imported"),

@@ -297,6 +297,12 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 # commands do: TensorFlow then lays out each matrix once. Never set it in a
 # process that trains.
 #
+# `export --shortlist 50` limits the search of a sentence to its likely word
+# pieces: for each source piece the 50 that translate it most often in the
+# training text, and the 100 most frequent ones. Their probabilities then add
+# up to 1, so scores are a little higher. The larger the vocabulary, the more
+# time this saves; compare the BLEU of both exports with `evaluate`.
+#
 # `translate` and `evaluate` cut `--batch-size` lines among the cores, at least
 # 16 lines for each, and translate the parts at the same time. On two cores this
 # gives 1.3 to 1.5 times as many tokens a second as one batch that uses both

@@ -144,6 +144,14 @@ def parser() -> argparse.ArgumentParser:
         "auto is bfloat16 if this machine multiplies in bfloat16, else "
         "float32 (default: auto)",
     )
+    sub.add_argument(
+        "--shortlist",
+        type=int,
+        metavar="N",
+        help="limit the search to the N likeliest target pieces of each source "
+        "piece and to the most frequent ones, which is faster with a large "
+        "vocabulary (default: all pieces)",
+    )
     _add_search(sub, None)
 
     sub = command(

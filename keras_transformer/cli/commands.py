@@ -110,8 +110,8 @@ def export(given: dict[str, Any]) -> None:
     search = {field.name for field in options_of(SearchSettings)}
     inapplicable = {
         "saved_model": {"quantization"},
-        "ctranslate2": {"dtype", *search},
-        "marian": {"dtype", "quantization", *search},
+        "ctranslate2": {"dtype", "shortlist", *search},
+        "marian": {"dtype", "quantization", "shortlist", *search},
     }
     _refuse(given, inapplicable[export_format], f"--format {export_format}")
     run = open_run(given["folder"])
@@ -129,7 +129,9 @@ def export(given: dict[str, Any]) -> None:
 
         settings = dataclasses.replace(run.search, **_search(given))
         dtype = processor.resolve_dtype(given.get("dtype", "auto"))
-        path = saved_model.export(run, given["path"], settings, dtype)
+        path = saved_model.export(
+            run, given["path"], settings, dtype, given.get("shortlist")
+        )
         print(f"The matrices are in {dtype}.")
     print(f"Exported {path}")
 

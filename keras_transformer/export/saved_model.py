@@ -36,10 +36,12 @@ from keras_transformer import processor
 from keras_transformer.export import tensorflow_serving as serving
 from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training import checkpoints
 from keras_transformer.training.models import load_model
 from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
+from keras_transformer.training.split import load_training_pairs
 
 METADATA = "keras_transformer.json"
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
@@ -50,6 +52,7 @@ def export(
     path: str | os.PathLike,
     settings: SearchSettings | None = None,
     dtype: str = "auto",
+    shortlist: int | None = None,
 ) -> pathlib.Path:
     """Exports a run's chosen weights to `NAME/VERSION`.
 
@@ -73,14 +76,19 @@ def export(
             which is smaller still, and multiplied in float32. Defaults to
             "auto": "bfloat16" if this machine multiplies matrices in it, else
             "float32".
+        shortlist: number of likely target pieces for each source piece, to
+            which the search is limited, see `Shortlist`. They are learned from
+            the run's training pairs. Defaults to `None`: the search knows all
+            pieces.
 
     Returns:
         The path of the new folder.
 
     Raises:
         ValueError: if the path exists or is not of the form `NAME/VERSION`, if
-            the dtype is another one, if the run has no intact checkpoint, or
-            if the graph has an operation that servers do not know.
+            the dtype is another one, if the run has no intact checkpoint, if a
+            shortlist is to be learned and there are no training pairs, or if
+            the graph has an operation that servers do not know.
     """
     path = pathlib.Path(path)
     if not re.fullmatch(r"[0-9]+", path.name):
@@ -110,7 +118,13 @@ def export(
     settings = settings or run.search
     model = load_model(run)
     translator = Translator(
-        model, run.source_tokenizer, run.target_tokenizer, settings
+        model,
+        run.source_tokenizer,
+        run.target_tokenizer,
+        settings,
+        shortlist=None
+        if shortlist is None
+        else learn_shortlist(run, shortlist),
     )
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.parent.mkdir(parents=True, exist_ok=True)
@@ -125,6 +139,7 @@ def export(
             "weights": digest(model),
             "dtype": dtype,
             "search": dataclasses.asdict(settings),
+            "shortlist": shortlist,
             "max_pieces": translator.max_pieces,
             "max_length": translator.max_length,
         }
@@ -143,6 +158,18 @@ def export(
         shutil.rmtree(aside, ignore_errors=True)
         raise
     return path
+
+
+def learn_shortlist(run: Run, size: int) -> Shortlist:
+    """Returns a `Shortlist` learned from a run's training pairs."""
+    # Sources are split into pieces as usual, whatever training sees.
+    recipe = dataclasses.replace(run.recipe, bpe_dropout=0.0)
+    return Shortlist.learn(
+        load_training_pairs(dataclasses.replace(run, recipe=recipe)),
+        run.source_tokenizer.vocab_size,
+        run.target_tokenizer.vocab_size,
+        size,
+    )
 
 
 def write(

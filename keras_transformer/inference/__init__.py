@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keras_transformer.inference.sentences import (
         split_sentences as split_sentences,
     )
+    from keras_transformer.inference.shortlist import Shortlist as Shortlist
     from keras_transformer.inference.text_lines import (
         translate_lines as translate_lines,
     )
@@ -25,6 +26,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "SearchSettings": "search_settings",
+        "Shortlist": "shortlist",
         "SplitText": "sentences",
         "Translator": "translator",
         "plot_attention": "attention_plot",

@@ -61,7 +61,7 @@ class InferenceModel:
         if len(source.shape) != rank:
             raise ValueError(
                 f"The source must have {rank} axes: (batch, length) of ids, or "
-                "(batch, length, features) of feature vectors. Received: "
+                "(batch, length, features) of vectors. Received: "
                 f"source.shape={tuple(source.shape)}"
             )
         batch, length = tf.unstack(tf.shape(source)[:2])
@@ -69,9 +69,8 @@ class InferenceModel:
             source_mask = tf.not_equal(source, PAD)
         elif source_mask is None:
             source_mask = tf.fill([batch, length], True)
-        attention_bias = tf.where(source_mask, 0.0, MASKED_SCORE)[
-            :, None, None, :
-        ]
+        attention_bias = tf.where(source_mask, 0.0, MASKED_SCORE)
+        attention_bias = attention_bias[:, None, None]
         blocks, own_bias = None, attention_bias
         window = self.config.attention_window
         if window is not None:
@@ -110,14 +109,13 @@ class InferenceModel:
             beams: K, the number of beams of each sentence.
         """
         batch = tf.shape(memory["attention_bias"])[0]
-        # A zero that is not static: the static shapes of a loop's variables
-        # must not change.
+        # A zero that is not static, since static shapes of a loop are fixed.
         length = batch - batch
         heads = self.config.num_heads
 
         def empty_heads(width):
             shape = tf.stack([batch, heads, length, width])
-            empty = tf.zeros(shape, self._dtype())
+            empty = tf.zeros(shape, self.weights["projection"]["kernel"].dtype)
             return tf.ensure_shape(empty, [None, heads, None, width])
 
         return {
@@ -154,7 +152,7 @@ class InferenceModel:
         x, heads, _ = self._decode(
             x, cache["memory"], attention_bias, cache["heads"]
         )
-        logits = tf.cast(linear(x, self.weights["projection"]), tf.float32)
+        logits = self._logits(x, cache["memory"])
         if self.config.attention_window is not None:
             # Which of the positions so far the next token may see.
             last = self.config.attention_window // 2
@@ -284,8 +282,9 @@ class InferenceModel:
             x = self._norm(x, self.weights["decoder_norm"])
         return x, heads, attention
 
-    def _dtype(self):
-        return self.weights["projection"]["kernel"].dtype
+    def _logits(self, x, memory):
+        """Returns float32 logits `(B·K, V)` of rows `(B·K, D)`."""
+        return tf.cast(linear(x, self.weights["projection"]), tf.float32)
 
     def _project(self, x, weights, batch, num_queries):
         """Projects to queries (0 or 1 tensor), keys and values, by head."""

@@ -13,7 +13,9 @@ from keras_transformer.data.tokenizer import Tokenizer, is_blank
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
+from keras_transformer.inference.search_arguments import checked
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.shortlist import Shortlist, ShortlistedModel
 from keras_transformer.model import Transformer
 from keras_transformer.search.beam_search import beam_search
 
@@ -42,6 +44,8 @@ class Translator:
             a shared vocabulary.
         settings: settings of the search. Defaults to `SearchSettings()`.
         weights: `inference_weights` to use instead of the model's weights.
+        shortlist: a `Shortlist` for the search, or `None` (default): all target
+            pieces.
 
     Raises:
         ValueError: if the vocabularies of a tokenizer and of the model differ
@@ -55,6 +59,7 @@ class Translator:
         target_tokenizer: Tokenizer,
         settings: SearchSettings | None = None,
         weights: dict[str, Any] | None = None,
+        shortlist: Shortlist | None = None,
     ):
         config = model.config
         sizes = config.source_vocab_size or config.vocab_size, config.vocab_size
@@ -73,6 +78,7 @@ class Translator:
         self.target_tokenizer = target_tokenizer
         self.settings = settings or SearchSettings()
         self.weights = weights
+        self.shortlist = shortlist
 
     def fixed(self, dtype: str = "float32") -> "Translator":
         """Returns a translator with `inference_weights` as its own variables.
@@ -88,6 +94,7 @@ class Translator:
             self.target_tokenizer,
             self.settings,
             variables(weights, in_int8=dtype == "int8"),
+            self.shortlist,
         )
 
     def compiled(self) -> tf.types.experimental.PolymorphicFunction:
@@ -143,8 +150,8 @@ class Translator:
         """
         if max_length is None:
             max_length = self.max_length
-        beam_size, alpha, max_length = self._checked(
-            beam_size, alpha, max_length
+        beam_size, alpha, max_length = checked(
+            self.settings, beam_size, alpha, max_length
         )
         text = tf.ensure_shape(text, [None])
         pieces, truncated = self._source(text)
@@ -171,24 +178,6 @@ class Translator:
             ),
             "truncated": truncated,
         }
-
-    def _checked(self, beam_size, alpha, max_length):
-        """Checks the arguments and returns them. Tensors depend on the checks
-        in the graph, so that nothing is allocated before."""
-        checks, values = [], [beam_size, alpha, max_length]
-        for name, value, low, high in (
-            ("beam_size", beam_size, 1, self.settings.max_beam_size),
-            ("alpha", alpha, 0.0, float("inf")),
-            ("max_length", max_length, 1, tf.int32.max),
-        ):
-            holds = (value >= low) & (value <= high)
-            message = f"`{name}` must be at least {low}, at most {high}."
-            if tf.is_tensor(value):
-                checks.append(tf.debugging.Assert(holds, [message, value]))
-            elif not holds:
-                raise ValueError(f"{message} Received: {name}={value}")
-        with tf.control_dependencies(checks):
-            return [tf.identity(x) if tf.is_tensor(x) else x for x in values]
 
     def score(
         self, text: tf.Tensor, translation: tf.Tensor
@@ -291,7 +280,8 @@ class Translator:
 
     def _model(self):
         weights = self.weights or self._weights()
-        return InferenceModel(self.model.config, weights)
+        kind = ShortlistedModel if self.shortlist else InferenceModel
+        return kind(self.model.config, weights)
 
     @property
     def max_pieces(self) -> int:
@@ -319,12 +309,13 @@ class Translator:
         limits = tf.minimum(lengths + self.settings.extra_length, max_length)
         if model.config.positions == "learned":
             limits = tf.minimum(limits, model.config.max_length)
-        cache = model.empty_cache(model.encode(source), beam_size)
+        memory = model.encode(source)
+        cache = model.empty_cache(memory, beam_size)
 
         def step(tokens, cache, index):
             return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
 
-        return beam_search(
+        ids, scores = beam_search(
             step,
             cache,
             limits,
@@ -335,13 +326,19 @@ class Translator:
             formula=self.settings.length_penalty,
             early_stopping=self.settings.early_stopping,
         )
+        if self.shortlist:
+            ids = model.pieces(ids, memory)
+        return ids, scores
 
     def _weights(self, dtype="float32"):
         # They have no text, or would break the line.
         barred = [PAD, START, *self.target_tokenizer.line_breaks]
         if not self.settings.allow_unknown:
             barred.append(UNKNOWN)
-        return inference_weights(self.model, dtype, barred)
+        weights = inference_weights(self.model, dtype, barred)
+        if self.shortlist:
+            weights["shortlist"] = self.shortlist.tensors()
+        return weights
 
 
 def _at_least_one_row(pieces):

@@ -249,7 +249,7 @@ class _Search:
             )
             # 2K candidates are enough, for a beam and for a sentence: at most
             # K of them are end tokens.
-            several = at_most(2 * beam_size, logits.shape[-1])
+            several = at_most(2 * beam_size, ops.shape(logits)[-1])
             early = constraints.too_early(index)
             gained, tokens = most_probable(
                 logits,

@@ -101,7 +101,7 @@ def draw(
 
 def _without_end(logits, early, end_id):
     """Returns the logits `(N, V)`, with -inf for end tokens too early."""
-    end = ops.equal(ops.arange(logits.shape[-1]), end_id)
+    end = ops.equal(ops.arange(ops.shape(logits)[-1]), end_id)
     return ops.where(early[:, None] & end, MINUS_INFINITY, logits)
 
 
@@ -126,7 +126,7 @@ def _top_k(logits, count):
     The greatest values are in the chunks with the greatest maxima, and finding
     a maximum is much faster than `ops.top_k`.
     """
-    width = logits.shape[-1]
+    width = logits.shape[-1] or 1  # a shortlist has no static width
     chunk = max(n for n in range(1, 129) if width % n == 0)
     if chunk < 16 or width // chunk < 32:
         best, tokens = ops.top_k(logits, count)
@@ -147,8 +147,10 @@ def _top_k(logits, count):
     return best, best_chunks * chunk + found % chunk
 
 
-def at_most(count: int | KerasTensor, maximum: int) -> int | KerasTensor:
+def at_most(
+    count: int | KerasTensor, maximum: int | KerasTensor
+) -> int | KerasTensor:
     """Returns the smaller of `count` and `maximum`."""
-    if isinstance(count, int):
+    if isinstance(count, int) and isinstance(maximum, int):
         return min(count, maximum)
     return ops.minimum(count, maximum)
