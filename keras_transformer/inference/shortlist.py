@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import END, PAD, TransformerConfig
+from keras_transformer.data.batches import TrainingPairs
 from keras_transformer.data.encoded_pairs import take_slices
-from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.inference.fast_model import InferenceModel
 
 COMMON = 100  # the most frequent target pieces are in every list
@@ -49,7 +49,7 @@ class Shortlist:
     @classmethod
     def learn(
         cls,
-        pairs: PreparedCorpus,
+        pairs: TrainingPairs,
         source_vocab_size: int,
         target_vocab_size: int,
         size: int,
@@ -60,7 +60,8 @@ class Shortlist:
         The probabilities are those of Model 1 of Brown et al. (1993).
 
         Args:
-            pairs: encoded pairs; of a large corpus, a random part is taken.
+            pairs: encoded pairs, such as a `PreparedCorpus`; of a large corpus,
+                a random part is taken.
             source_vocab_size, target_vocab_size: sizes of the vocabularies.
             size: N, the number of target pieces for each source piece.
             seed: seed of the choice of the pairs. Defaults to 1.
@@ -74,11 +75,11 @@ class Shortlist:
                 f"piece. Received: size={size}"
             )
         rows = np.random.default_rng(seed).permutation(len(pairs))
-        pairs = pairs.read(rows[: _affordable(pairs, rows)], epoch=0)
-        counts = np.bincount(pairs.target.values, minlength=target_vocab_size)
-        counts[: END + 1] = len(pairs.target.values)  # the special pieces
+        sample = pairs.read(rows[: _affordable(pairs, rows)], epoch=0)
+        counts = np.bincount(sample.target.values, minlength=target_vocab_size)
+        counts[: END + 1] = sample.target_tokens  # the special pieces
         common = np.sort(np.argsort(-counts, kind="stable")[:COMMON])
-        source, target, probabilities = _model_1(pairs, target_vocab_size)
+        source, target, probabilities = _model_1(sample, target_vocab_size)
         order = np.lexsort((target, -probabilities, source))
         source, target = source[order], target[order]
         ranks = np.arange(len(source)) - np.searchsorted(source, source)

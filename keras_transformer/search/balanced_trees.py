@@ -5,6 +5,7 @@ lists of tokens of words.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from keras import KerasTensor, ops
@@ -67,7 +68,7 @@ class BalancedTrees:
         end_id: int = END,
         max_depth: int = 64,
     ):
-        lists = words if np.ndim(next(iter(words), 0)) else [words]
+        lists = _as_lists(words)
         words = [token for some in lists for token in some]
         counts = [len(some) for some in (openings, *lists)]
         if len(openings) != len(closings) or 0 in counts:
@@ -226,6 +227,12 @@ class BalancedTrees:
             | (closes[:, None] & ops.equal(closing, ids))
             | (~(opens | continues | closes)[:, None] & is_end)
         )
+
+
+def _as_lists(words: Any) -> list[list[int]]:
+    """Returns the lists of tokens of words, one list if they have no number."""
+    has_lists = np.ndim(next(iter(words), 0)) > 0
+    return [list(some) for some in (words if has_lists else [words])]
 
 
 def _is_one_of(tokens, choices):
