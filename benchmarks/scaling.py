@@ -143,7 +143,7 @@ def attention_step(kind, length):
 
 
 def equation_1_step(kind, length):
-    """The same without the projections."""
+    """Returns the same step without the projections."""
     from keras_transformer.layers.attention import scaled_dot_product_attention
     from keras_transformer.layers.windowed_attention import windowed_attention
 

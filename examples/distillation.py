@@ -3,12 +3,12 @@
     python examples/distillation.py TEACHER FOLDER
 
 TEACHER is the folder of a trained run. The teacher translates the sources of
-its own training pairs. Of the translations in its beam, a student learns the
-one nearest to the reference (Kim and Rush, 2016), and it learns the original
-pairs. Most of the time of a translation goes into the decoder, which runs once
-for each word piece. So the student has a deep encoder and a decoder of one
-layer (Kasai et al., 2021), and searches greedily. A second start goes on where
-the first one stopped. The program writes:
+its own training pairs. A student learns the original pairs and, from the beam
+of each source, the translation nearest to the reference (Kim and Rush, 2016).
+Most of the time of a translation goes into the decoder, which runs once for
+each word piece. So the student has a deep encoder and a decoder of one layer
+(Kasai et al., 2021), and searches greedily. A second start goes on where the
+first one stopped. The program writes:
 
     TEACHER/beams-….json    the translations of the teacher
     FOLDER/corpus/          the original pairs and those of the teacher

@@ -70,7 +70,7 @@ def test_the_list_of_operations_is_exactly_what_exports_use(
         Transformer(TransformerConfig.from_dict(other)),
         run.source_tokenizer,
         run.target_tokenizer,
-        SearchSettings(beam_size=1),  # by a graph of its own
+        SearchSettings(beam_size=1),  # greedy search has its own graph
         shortlist=Shortlist(
             np.zeros((size, 3), np.int32), np.arange(100, dtype=np.int32)
         ),

@@ -28,7 +28,7 @@ TEXTS = [
 
 
 def pairs_of_a_dictionary(count, seed=1):
-    """Sentences whose word i is translated by word 36 + 4 - i, in any order."""
+    """Returns sentences whose word i is word V + 3 - i in the translation."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 8, count)
     source = [rng.integers(4, V, n).tolist() for n in lengths]
@@ -126,8 +126,7 @@ def test_the_search_finds_what_it_would_if_other_pieces_were_barred(
     run, beam_size
 ):
     model = translator(run, shortlist(run, 5))._model()
-    weights = model.weights
-    plain = InferenceModel(model.config, weights)
+    plain = InferenceModel(model.config, model.weights)
     source = run.source_tokenizer.encode(tf.constant(TEXTS)).to_tensor()
     memory = model.encode(source)
     width = model.config.vocab_size

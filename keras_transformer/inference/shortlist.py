@@ -21,7 +21,7 @@ from keras_transformer.inference.fast_model import InferenceModel
 
 COMMON = 100  # the most frequent target pieces are in every list
 MAX_LINKS = 10_000_000  # pairs of a source and a target piece to learn from
-ROUNDS = 5  # of expectation maximisation
+ROUNDS = 5  # rounds of expectation maximisation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
