@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from keras_transformer.schedule import TransformerSchedule
     from keras_transformer.search.balanced_trees import BalancedTrees
     from keras_transformer.search.beam_search import beam_search
+    from keras_transformer.search.blockwise_search import blockwise_search
     from keras_transformer.search.length_penalty import length_penalty
     from keras_transformer.search.sampling import greedy_search, sample
 
@@ -53,6 +54,7 @@ __all__ = [
     "TransformerConfig",
     "TransformerSchedule",
     "beam_search",
+    "blockwise_search",
     "causal_mask",
     "greedy_search",
     "length_penalty",
@@ -68,6 +70,7 @@ _MODULES = (
     "schedule",
     "search.balanced_trees",
     "search.beam_search",
+    "search.blockwise_search",
     "search.length_penalty",
     "search.sampling",
 )

@@ -262,6 +262,10 @@ CONSTRAINTS = [
         ([2, 3], [9, 7]),
     ),
 ]
+# The inputs are the proposals of each row and the length limits.
+BLOCKWISE = [
+    Row("blockwise_search", {"block_size": 3}, ([[5, 9], [7, 7]], [7, 5])),
+]
 FUNCTIONS = [
     Row("causal_mask", {"offset": 2}, (3, 5)),
     Row("length_penalty", {}, (np.arange(1, 9), 0.6)),
@@ -278,7 +282,14 @@ OBJECTS = [
     *METRICS,
     *SCHEDULES,
 ]
-ROWS = [*CONFIGS, *OBJECTS, *SEARCHES, *CONSTRAINTS, *FUNCTIONS]
+ROWS = [
+    *CONFIGS,
+    *OBJECTS,
+    *SEARCHES,
+    *CONSTRAINTS,
+    *BLOCKWISE,
+    *FUNCTIONS,
+]
 
 
 def with_seeded_weights(layer):
@@ -355,6 +366,21 @@ def constrained_search(row):
     return kt.greedy_search(constraint.wrap(step), cache, limits, end_id=end_id)
 
 
+def blockwise_search(row):
+    """Returns ids `(B, L)`, scores and steps `(B,)` of a blockwise search, for
+    a model that knows the last token only."""
+    proposals, limits = row.inputs
+    table = 3 * random(V, V)
+
+    def verify(tokens, cache, positions):
+        return keras.ops.take(table, tokens, axis=0), cache
+
+    def propose(cache, accepted):
+        return keras.ops.convert_to_tensor(proposals, "int32"), cache
+
+    return row.public(verify, propose, {}, limits, **row.arguments)
+
+
 def outputs(row):
     """Returns what the row computes, from the same weights on each backend."""
     if row in MODELS:
@@ -364,6 +390,8 @@ def outputs(row):
         found = search(row)[:2]
     elif row in CONSTRAINTS:
         found = constrained_search(row)
+    elif row in BLOCKWISE:
+        found = blockwise_search(row)
     elif row in FUNCTIONS:
         found = [row.public(*row.inputs, **row.arguments)]
     elif row in METRICS:

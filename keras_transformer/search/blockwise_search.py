@@ -1,0 +1,143 @@
+"""Blockwise parallel decoding: greedy search, several tokens at a step.
+
+Stern et al. (2018), sections 3 and 4. Shapes: B batch, k block size, L length
+limit, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+from keras import KerasTensor, ops
+
+from keras_transformer.config import END, PAD, START
+from keras_transformer.search.batched_take import batched_take
+from keras_transformer.search.next_token import most_probable
+from keras_transformer.search.sampling import Cache
+
+# (tokens, cache, positions) -> (logits, new cache), see `blockwise_search`.
+VerifyFunction = Callable[
+    [KerasTensor, Cache, KerasTensor], tuple[KerasTensor, Cache]
+]
+# (cache, accepted) -> (proposals, new cache), see `blockwise_search`.
+ProposeFunction = Callable[[Cache, KerasTensor], tuple[KerasTensor, Cache]]
+
+
+def blockwise_search(
+    verify_fn: VerifyFunction,
+    propose_fn: ProposeFunction,
+    cache: Cache,
+    limits: KerasTensor,
+    block_size: int,
+    start_id: int = START,
+    end_id: int = END,
+) -> tuple[KerasTensor, KerasTensor, KerasTensor]:
+    """Finds what `greedy_search` finds, in fewer steps.
+
+    Each step reads a block of tokens: one that is certain and k - 1 proposals
+    for those that follow. The model's logits after each of them say what greedy
+    search would take there. Proposals are accepted up to the first that
+    differs; what greedy search takes after them is certain, too. So a step
+    finds at least one token and at most k, and no proposal, good or bad,
+    changes the result.
+
+    Example:
+
+    >>> from keras import ops
+    >>> table = ops.convert_to_tensor([[0.0, 0, 0, 1, 9], [0.0, 0, 0, 9, 1]])
+    >>> def verify(tokens, cache, positions):  # token 4, then the end token 3
+    ...     row = ops.cast(tokens == 4, "int32")
+    ...     return ops.take(table, row, axis=0), cache
+    >>> def propose(cache, accepted):
+    ...     return ops.full((1, 1), 3), cache
+    >>> ids, _, steps = blockwise_search(verify, propose, {}, [5], block_size=2)
+    >>> print(ops.convert_to_numpy(ids))
+    [[4 3 0 0 0]]
+    >>> int(steps[0])
+    2
+
+    Args:
+        verify_fn: function `(tokens, cache, positions) -> (logits, cache)`.
+            Tokens are int32 `(B, k)`; positions, int32 `(B,)`, are those of
+            each row's first token; logits are `(B, k, V)`, those of the token
+            that follows each of them.
+        propose_fn: function `(cache, accepted) -> (proposals, cache)`, called
+            after `verify_fn` with the cache that it returned. `accepted`, int32
+            `(B,)`, counts the proposals that were accepted, from 0 to k - 1.
+            `proposals` are int32 `(B, k - 1)`, for what follows the token that
+            follows those. The cache that it returns must be as if the rejected
+            tokens had never been read.
+        cache: initial cache, a nested structure of tensors.
+        limits: integers `(B,)`, the maximum number of tokens of each row, end
+            token included; a row that reaches its limit ends there. At least 1.
+        block_size: k, an integer. With 1 it is greedy search.
+        start_id: the start token. Defaults to the package's.
+        end_id: the end token. Defaults to the package's.
+
+    Returns:
+        ids `(B, L)`, padded with 0 after the end token; float32 scores `(B,)`,
+        the log-probabilities of the rows; and int32 `(B,)`, the number of steps
+        of each row.
+
+    Raises:
+        ValueError: if `block_size` is less than 1.
+    """
+    if block_size < 1:
+        raise ValueError(
+            "A block has at least one token. "
+            f"Received: block_size={block_size}"
+        )
+    limits = ops.cast(limits, "int32")
+    longest = ops.max(limits, initial=1)
+    batch = ops.shape(limits)[0]
+    offsets = ops.arange(block_size, dtype="int32")
+
+    def unfinished(counts, steps, tokens, sequences, scores, done, cache):
+        return ~ops.all(done)
+
+    def step(counts, steps, tokens, sequences, scores, done, cache):
+        logits, cache = verify_fn(tokens, cache, counts)
+        is_last = counts[:, None] + offsets + 1 >= limits[:, None]  # [B, k]
+        gained, found = most_probable(
+            ops.reshape(logits, (-1, logits.shape[-1])),
+            1,
+            ops.reshape(ops.where(is_last, end_id, -1), (-1,)),
+            None,
+            end_id,
+        )
+        gained = ops.reshape(gained, (-1, block_size))
+        found = ops.reshape(found, (-1, block_size))
+        ends = ops.equal(found, end_id)
+        is_right = ops.equal(tokens[:, 1:], found[:, :-1]) & ~ends[:, :-1]
+        accepted = ops.sum(ops.cumprod(ops.cast(is_right, "int32"), 1), 1)
+        is_new = (offsets <= accepted[:, None]) & ~done[:, None]
+
+        scores = scores + ops.sum(ops.where(is_new, gained, 0.0), axis=1)
+        places = ops.arange(longest, dtype="int32") - counts[:, None]  # [B, L]
+        within = ops.clip(places, 0, block_size - 1)
+        is_found = ops.equal(places, within) & batched_take(is_new, within)
+        sequences = ops.where(is_found, batched_take(found, within), sequences)
+
+        counts = counts + ops.sum(ops.cast(is_new, "int32"), axis=1)
+        steps = steps + ops.cast(~done, "int32")
+        done = done | ops.any(is_new & ends, axis=1)
+        proposals, cache = propose_fn(cache, accepted)
+        certain = batched_take(found, accepted[:, None])
+        tokens = ops.concatenate([certain, proposals], axis=1)
+        return counts, steps, tokens, sequences, scores, done, cache
+
+    none = ops.zeros((batch,), "int32")
+    # Nothing is proposed before the first step: any tokens will do.
+    first = ops.where(ops.equal(offsets, 0), start_id, PAD)
+    _, steps, _, sequences, scores, _, _ = ops.while_loop(
+        unfinished,
+        step,
+        (
+            none,
+            none,
+            ops.tile(first[None], (batch, 1)),
+            ops.full((batch, longest), PAD, dtype="int32"),
+            ops.zeros((batch,)),
+            ops.zeros((batch,), "bool"),
+            cache,
+        ),
+    )
+    return sequences, scores, steps
