@@ -39,7 +39,6 @@ import sacrebleu
 import tensorflow as tf
 
 from keras_transformer.data import load_pairs
-from keras_transformer.export.saved_model import digest
 from keras_transformer.inference import (
     SearchSettings,
     Translator,
@@ -52,6 +51,7 @@ from keras_transformer.training import (
     start_run,
     train,
 )
+from keras_transformer.training.models import digest
 from keras_transformer.training.run import open_run, sha256
 
 BOTH = Recipe(

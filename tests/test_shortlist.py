@@ -95,7 +95,7 @@ def translator(run, chosen, **settings):
 
 def test_a_list_has_the_pieces_of_its_own_sentence(run):
     chosen = shortlist(run, 5)
-    model = translator(run, chosen)._model()
+    model = translator(run, chosen).inference_model()
     source = run.source_tokenizer.encode(tf.constant(TEXTS)).to_tensor()
     lists = model.lists(source).numpy()
     for row, ids in zip(lists, source.numpy(), strict=True):
@@ -125,7 +125,7 @@ def test_a_shortlist_of_all_pieces_changes_nothing(run, beam_size):
 def test_the_search_finds_what_it_would_if_other_pieces_were_barred(
     run, beam_size
 ):
-    model = translator(run, shortlist(run, 5))._model()
+    model = translator(run, shortlist(run, 5)).inference_model()
     plain = InferenceModel(model.config, model.weights)
     source = run.source_tokenizer.encode(tf.constant(TEXTS)).to_tensor()
     memory = model.encode(source)

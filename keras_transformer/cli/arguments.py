@@ -152,6 +152,13 @@ def parser() -> argparse.ArgumentParser:
         "piece and to the most frequent ones, which is faster with a large "
         "vocabulary (default: all pieces)",
     )
+    sub.add_argument(
+        "--block-size",
+        type=int,
+        metavar="K",
+        help="read K pieces at a step of greedy search, of which K - 1 are "
+        "proposals; learns them first (default: one piece)",
+    )
     _add_search(sub, None)
 
     sub = command(

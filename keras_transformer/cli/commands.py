@@ -108,10 +108,11 @@ def export(given: dict[str, Any]) -> None:
 
     export_format = given.get("format", "saved_model")
     search = {field.name for field in options_of(SearchSettings)}
+    own = {"dtype", "shortlist", "block_size"}
     inapplicable = {
         "saved_model": {"quantization"},
-        "ctranslate2": {"dtype", "shortlist", *search},
-        "marian": {"dtype", "quantization", "shortlist", *search},
+        "ctranslate2": {*own, *search},
+        "marian": {*own, "quantization", *search},
     }
     _refuse(given, inapplicable[export_format], f"--format {export_format}")
     run = open_run(given["folder"])
@@ -130,7 +131,12 @@ def export(given: dict[str, Any]) -> None:
         settings = dataclasses.replace(run.search, **_search(given))
         dtype = processor.resolve_dtype(given.get("dtype", "auto"))
         path = saved_model.export(
-            run, given["path"], settings, dtype, given.get("shortlist")
+            run,
+            given["path"],
+            settings,
+            dtype,
+            given.get("shortlist"),
+            given.get("block_size"),
         )
         print(f"The matrices are in {dtype}.")
     print(f"Exported {path}")

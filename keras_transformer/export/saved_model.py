@@ -27,7 +27,6 @@ import pathlib
 import re
 import shutil
 
-import keras
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
@@ -39,7 +38,8 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training import checkpoints
-from keras_transformer.training.models import load_model
+from keras_transformer.training.models import digest, load_model
+from keras_transformer.training.proposals import learn_proposals
 from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
 from keras_transformer.training.split import load_training_pairs
 
@@ -53,6 +53,7 @@ def export(
     settings: SearchSettings | None = None,
     dtype: str = "auto",
     shortlist: int | None = None,
+    block_size: int | None = None,
 ) -> pathlib.Path:
     """Exports a run's chosen weights to `NAME/VERSION`.
 
@@ -80,6 +81,10 @@ def export(
             which the search is limited, see `Shortlist`. They are learned from
             the run's training pairs. Defaults to `None`: the search knows all
             pieces.
+        block_size: number of tokens that greedy search reads at a step, see
+            `blockwise_search`. Their proposals are learned first, which can
+            take as long as some thousand steps of training, see
+            `learn_proposals`. Defaults to `None`: one token.
 
     Returns:
         The path of the new folder.
@@ -87,7 +92,8 @@ def export(
     Raises:
         ValueError: if the path exists or is not of the form `NAME/VERSION`, if
             the dtype is another one, if the run has no intact checkpoint, if a
-            shortlist is to be learned and there are no training pairs, or if
+            shortlist or proposals are to be learned and there are no training
+            pairs, if there is a block size and the search is not greedy, or if
             the graph has an operation that servers do not know.
     """
     path = pathlib.Path(path)
@@ -116,6 +122,12 @@ def export(
         )
     dtype = processor.resolve_dtype(dtype)
     settings = settings or run.search
+    if block_size is not None and settings.beam_size != 1:
+        raise ValueError(
+            "Blocks of tokens are for greedy search. Received: "
+            f"block_size={block_size}, beam_size={settings.beam_size}. "
+            "Choose beam_size=1, or no block size."
+        )
     model = load_model(run)
     translator = Translator(
         model,
@@ -125,6 +137,9 @@ def export(
         shortlist=None
         if shortlist is None
         else learn_shortlist(run, shortlist),
+        proposals=None
+        if block_size is None
+        else learn_proposals(run, block_size),
     )
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.parent.mkdir(parents=True, exist_ok=True)
@@ -140,6 +155,7 @@ def export(
             "dtype": dtype,
             "search": dataclasses.asdict(settings),
             "shortlist": shortlist,
+            "block_size": block_size,
             "max_pieces": translator.max_pieces,
             "max_length": translator.max_length,
         }
@@ -239,14 +255,6 @@ def _sums(folder):
         f"{path.relative_to(folder).as_posix()}\n"
         for path in files
     )
-
-
-def digest(model: keras.Model) -> str:
-    """SHA-256 of a model's weights: tells which training an export is of."""
-    sha = hashlib.sha256()
-    for weight in model.get_weights():
-        sha.update(weight.tobytes())
-    return sha.hexdigest()
 
 
 def signature(run: Run) -> str:

@@ -10,14 +10,16 @@ import tensorflow as tf
 from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.data.punctuation import normalize_punctuation
 from keras_transformer.data.tokenizer import Tokenizer, is_blank
+from keras_transformer.inference.blockwise import BlockwiseModel, Proposals
+from keras_transformer.inference.explanation import explained
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
+from keras_transformer.inference.run_search import run_search
 from keras_transformer.inference.search_arguments import checked
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistedModel
 from keras_transformer.model import Transformer
-from keras_transformer.search.beam_search import beam_search
 
 
 class Translator:
@@ -46,10 +48,12 @@ class Translator:
         weights: `inference_weights` to use instead of the model's weights.
         shortlist: a `Shortlist` for the search, or `None` (default): all target
             pieces.
+        proposals: `Proposals` for greedy search, which then finds the same in
+            fewer steps, or `None` (default). Other searches do without.
 
     Raises:
         ValueError: if the vocabularies of a tokenizer and of the model differ
-            in size.
+            in size, or if both a shortlist and proposals are given.
     """
 
     def __init__(
@@ -60,7 +64,13 @@ class Translator:
         settings: SearchSettings | None = None,
         weights: dict[str, Any] | None = None,
         shortlist: Shortlist | None = None,
+        proposals: Proposals | None = None,
     ):
+        if shortlist and proposals:
+            raise ValueError(
+                "Proposals are made from all pieces, not from a shortlist. "
+                "Received both. Choose one."
+            )
         config = model.config
         sizes = config.source_vocab_size or config.vocab_size, config.vocab_size
         tokenizers = source_tokenizer, target_tokenizer
@@ -79,6 +89,7 @@ class Translator:
         self.settings = settings or SearchSettings()
         self.weights = weights
         self.shortlist = shortlist
+        self.proposals = proposals
 
     def fixed(self, dtype: str = "float32") -> "Translator":
         """Returns a translator with `inference_weights` as its own variables.
@@ -95,6 +106,7 @@ class Translator:
             self.settings,
             variables(weights, in_int8=dtype == "int8"),
             self.shortlist,
+            self.proposals,
         )
 
     def compiled(self) -> tf.types.experimental.PolymorphicFunction:
@@ -158,7 +170,7 @@ class Translator:
         is_full = ~self._is_blank(text, pieces)
         rows = tf.where(is_full)  # [n, 1]
         pieces = _at_least_one_row(tf.ragged.boolean_mask(pieces, is_full))
-        ids, scores = self._search(
+        ids, scores = self.search(
             pieces.to_tensor(PAD), beam_size, alpha, max_length
         )
 
@@ -203,7 +215,7 @@ class Translator:
         target, is_target_cut = self.target_tokenizer.encode_at_most(
             translation, self.max_length - 1
         )
-        model = self._model()
+        model = self.inference_model()
         log_probs, _ = model.read(
             _at_least_one_row(target).to_tensor(PAD),
             model.encode(_at_least_one_row(source).to_tensor(PAD)),
@@ -229,44 +241,46 @@ class Translator:
             weights of each target piece on the source pieces, which add up to
             1. For a blank string the pieces are empty and the weights 0.
         """
-        settings = self.settings
-        source, truncated = self._source(tf.ensure_shape(text, [None]))
+        text = tf.ensure_shape(text, [None])
+        source, truncated = self._source(text)
         blank = self._is_blank(text, source)
         source = _at_least_one_row(source).to_tensor(PAD)
-        ids, scores = self._search(
+        settings = self.settings
+        ids, scores = self.search(
             source, settings.beam_size, settings.alpha, self.max_length
         )
-        best = ids[:, 0]
-        model = self._model()
-        _, attention = model.read(best, model.encode(source))
+        found = explained(
+            self.inference_model(),
+            self.source_tokenizer,
+            self.target_tokenizer,
+            source,
+            ids[:, 0],
+            blank,
+        )
+        score = tf.where(blank, 0.0, scores[: tf.size(blank), 0])
+        return {**found, "score": score, "truncated": truncated}
 
-        def pieces(tokenizer, ids):
-            names = tokenizer.pieces(range(tokenizer.vocab_size))
-            names[PAD] = ""
-            return tf.gather(tf.constant(names), ids)
-
-        found = {
-            "translation": self.target_tokenizer.decode(best),
-            "score": scores[:, 0],
-            "source_pieces": pieces(self.source_tokenizer, source),
-            "target_pieces": pieces(self.target_tokenizer, best),
-            "attention": tf.stack(attention, axis=1),
-        }
-        count = tf.shape(text)[0]
-        found = {name: value[:count] for name, value in found.items()}
-        return {
-            **found,
-            "translation": tf.where(blank, "", found["translation"]),
-            "score": tf.where(blank, 0.0, found["score"]),
-            **{
-                name: tf.where(blank[:, None], "", found[name])
-                for name in ("source_pieces", "target_pieces")
-            },
-            "attention": tf.where(
-                blank[:, None, None, None, None], 0.0, found["attention"]
-            ),
-            "truncated": truncated,
-        }
+    def search(
+        self,
+        source: tf.Tensor,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+        max_length: int | tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns target ids `(B, K, T)` and scores `(B, K)` for source ids
+        `(B, S)`; the other arguments are those of `n_best`."""
+        lengths = tf.math.count_nonzero(source, axis=1, dtype=tf.int32)
+        limits = tf.minimum(lengths + self.settings.extra_length, max_length)
+        if self.model.config.positions == "learned":
+            limits = tf.minimum(limits, self.model.config.max_length)
+        return run_search(
+            self.inference_model(),
+            source,
+            limits,
+            self.settings,
+            beam_size,
+            alpha,
+        )
 
     def _source(self, text):
         if language := self.settings.normalize_punctuation:
@@ -277,11 +291,6 @@ class Translator:
     def _is_blank(text, pieces):
         """Returns which texts have no word piece but the end token."""
         return is_blank(text) | (pieces.row_lengths() <= 1)
-
-    def _model(self):
-        weights = self.weights or self._weights()
-        kind = ShortlistedModel if self.shortlist else InferenceModel
-        return kind(self.model.config, weights)
 
     @property
     def max_pieces(self) -> int:
@@ -302,33 +311,15 @@ class Translator:
             return min(length, config.max_length)
         return length
 
-    def _search(self, source, beam_size, alpha, max_length):
-        """Returns target ids `(B, K, T)` and scores for ids `(B, S)`."""
-        model = self._model()
-        lengths = tf.math.count_nonzero(source, axis=1, dtype=tf.int32)
-        limits = tf.minimum(lengths + self.settings.extra_length, max_length)
-        if model.config.positions == "learned":
-            limits = tf.minimum(limits, model.config.max_length)
-        memory = model.encode(source)
-        cache = model.empty_cache(memory, beam_size)
-
-        def step(tokens, cache, index):
-            return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
-
-        ids, scores = beam_search(
-            step,
-            cache,
-            limits,
-            beam_size,
-            alpha,
-            reorder=model.reorder,
-            keep=model.keep,
-            formula=self.settings.length_penalty,
-            early_stopping=self.settings.early_stopping,
-        )
+    def inference_model(self) -> InferenceModel:
+        """Returns the model that searches, on the weights."""
+        weights = self.weights or self._weights()
+        kind = InferenceModel
         if self.shortlist:
-            ids = model.pieces(ids, memory)
-        return ids, scores
+            kind = ShortlistedModel
+        elif self.proposals:
+            kind = BlockwiseModel
+        return kind(self.model.config, weights)
 
     def _weights(self, dtype="float32"):
         # They have no text, or would break the line.
@@ -338,6 +329,8 @@ class Translator:
         weights = inference_weights(self.model, dtype, barred)
         if self.shortlist:
             weights["shortlist"] = self.shortlist.tensors()
+        if self.proposals:
+            weights["proposals"] = self.proposals.weights(dtype)
         return weights
 
 

@@ -82,13 +82,13 @@ def blockwise_search(
     """
     if block_size < 1:
         raise ValueError(
-            "A block has at least one token. "
-            f"Received: block_size={block_size}"
+            f"A block has at least one token. Received: block_size={block_size}"
         )
     limits = ops.cast(limits, "int32")
     longest = ops.max(limits, initial=1)
     batch = ops.shape(limits)[0]
     offsets = ops.arange(block_size, dtype="int32")
+    block_end = ops.ones((batch, 1), "bool")
 
     def unfinished(counts, steps, tokens, sequences, scores, done, cache):
         return ~ops.all(done)
@@ -107,7 +107,9 @@ def blockwise_search(
         found = ops.reshape(found, (-1, block_size))
         ends = ops.equal(found, end_id)
         is_right = ops.equal(tokens[:, 1:], found[:, :-1]) & ~ends[:, :-1]
-        accepted = ops.sum(ops.cumprod(ops.cast(is_right, "int32"), 1), 1)
+        # The first wrong one, or the block's end, ends the right ones.
+        is_wrong = ops.cast(ops.concatenate([~is_right, block_end], 1), "int32")
+        accepted = ops.cast(ops.argmax(is_wrong, axis=1), "int32")
         is_new = (offsets <= accepted[:, None]) & ~done[:, None]
 
         scores = scores + ops.sum(ops.where(is_new, gained, 0.0), axis=1)
@@ -118,7 +120,7 @@ def blockwise_search(
 
         counts = counts + ops.sum(ops.cast(is_new, "int32"), axis=1)
         steps = steps + ops.cast(~done, "int32")
-        done = done | ops.any(is_new & ends, axis=1)
+        done = done | batched_take(ends, accepted[:, None])[:, 0]
         proposals, cache = propose_fn(cache, accepted)
         certain = batched_take(found, accepted[:, None])
         tokens = ops.concatenate([certain, proposals], axis=1)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from keras_transformer.training.models import load_model as load_model
     from keras_transformer.training.models import make_model as make_model
     from keras_transformer.training.new_run import start_run as start_run
+    from keras_transformer.training.proposals import (
+        learn_proposals as learn_proposals,
+    )
     from keras_transformer.training.recipe import Recipe as Recipe
     from keras_transformer.training.run import Run as Run
     from keras_transformer.training.run import open_run as open_run
@@ -28,6 +31,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "TrainingInterrupted": "loop",
         "choose_weights": "weights_choice",
         "evaluate": "train_run",
+        "learn_proposals": "proposals",
         "load_model": "models",
         "make_model": "models",
         "open_run": "run",

@@ -1,5 +1,9 @@
 """The models of a run: the new one that is trained, and the trained one."""
 
+import hashlib
+
+import keras
+
 from keras_transformer.config import TransformerConfig
 from keras_transformer.model import Transformer
 from keras_transformer.processor import resolve_dtype_policy
@@ -86,3 +90,11 @@ def load_model(run: Run) -> Transformer:
     else:
         checkpoints.restore_newest(run.checkpoints, model, with_optimizer=False)
     return model
+
+
+def digest(model: keras.Model) -> str:
+    """Returns the SHA-256 of a model's weights, which names its training."""
+    sha = hashlib.sha256()
+    for weight in model.get_weights():
+        sha.update(weight.tobytes())
+    return sha.hexdigest()

@@ -134,7 +134,7 @@ def _gradients(model, part, label_smoothing, r_drop=0.0):
         tape.watch(table)
         features = model.features(inputs, training=True)  # [R·B, T, D]
         features, labels, weights = _real_tokens(features, part, passes)
-        features, rows = _with_bias(layer, features, table)
+        features, rows = with_bias(layer, features, table)
         total, loss, nll = projection_loss(
             features,
             rows,
@@ -172,7 +172,7 @@ def _losses(model, part, label_smoothing):
     features = model.features(part, training=False)
     features, labels, weights = _real_tokens(features, part)
     table = tf.convert_to_tensor(model.target_embedding.projection)
-    features, table = _with_bias(model.target_embedding, features, table)
+    features, table = with_bias(model.target_embedding, features, table)
     result = token_losses(features, table, labels, weights, label_smoothing)
     return _sums(result["loss"], result["nll"])
 
@@ -192,7 +192,7 @@ def _real_tokens(features, part, passes=1):
     )
 
 
-def _with_bias(layer, features, table):
+def with_bias(layer, features, table):
     """Returns features and table of logits with their bias, if they have one:
     it is a column of the table, and features are 1 there."""
     if not layer.use_logits_bias:

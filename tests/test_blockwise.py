@@ -1,0 +1,170 @@
+"""Compares blockwise parallel decoding with greedy search by one model."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_inference import SOURCE, random_model
+
+from keras_transformer import greedy_search
+from keras_transformer.config import END, START
+from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
+from keras_transformer.export import saved_model
+from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.inference.blockwise import BlockwiseModel, Proposals
+from keras_transformer.inference.fast_weights import inference_weights
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.translator import Translator
+from keras_transformer.training import proposals
+from keras_transformer.training.models import digest, load_model
+from keras_transformer.training.proposals import learn_proposals
+from keras_transformer.training.recipe import Recipe
+
+LIMITS = [17, 11]
+
+
+def random_proposals(d_model, block_size, hidden=19):
+    rng = np.random.default_rng(7)
+    outputs = d_model * (block_size - 1)
+    return Proposals(
+        rng.normal(size=(d_model, hidden)),
+        rng.normal(size=hidden),
+        rng.normal(size=(hidden, outputs)),
+        rng.normal(size=outputs),
+    )
+
+
+def blockwise(model, block_size):
+    weights = inference_weights(model, barred=[0])
+    proposals = random_proposals(model.config.d_model, block_size)
+    assert proposals.block_size == block_size
+    weights["proposals"] = proposals.weights()
+    return BlockwiseModel(model.config, weights)
+
+
+def greedy(model, memory):
+    def step(tokens, cache, index):
+        return model.step(tokens[:, None], cache, index)
+
+    return greedy_search(step, model.empty_cache(memory, 1), LIMITS)
+
+
+@pytest.mark.parametrize("block_size", [2, 5])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"norm_first": True, "positions": "learned", "max_length": 17},
+        {"attention_window": 6, "positions": None},
+        {"positions": "sinusoidal_halves", "key_dim": 5, "value_dim": 7},
+    ],
+    ids=str,
+)
+def test_it_finds_what_greedy_search_finds(config, block_size):
+    model = blockwise(random_model(**config), block_size)
+    memory = model.encode(SOURCE)
+    expected, expected_scores = greedy(model, memory)
+    found, scores = model.search(memory, LIMITS, alpha=0.0, formula="gnmt")
+    np.testing.assert_array_equal(found[:, 0], expected)
+    np.testing.assert_allclose(scores[:, 0], expected_scores, atol=1e-5)
+
+
+TEXTS = [
+    "The meeting is on the 3rd of May.",
+    "",
+    "a",
+    "The house was built in 1987 and the bridge in 2003.",
+]
+
+
+def translator(run, **settings):
+    return Translator(
+        load_model(run),
+        run.source_tokenizer,
+        run.target_tokenizer,
+        SearchSettings(**settings),
+    )
+
+
+def test_proposals_learn_what_follows(monkeypatch):
+    """In a cycle of ten words, each says which ones follow."""
+    monkeypatch.setattr(proposals, "LEARNING_RATE", 0.02)
+    model = random_model()
+    rng = np.random.default_rng(3)
+    starts = rng.integers(10, size=(60, 1))
+    rows = 4 + (starts + np.arange(9)) % 10
+    target = Rows.of([[*row, END] for row in rows.tolist()])
+    source = Rows.of([[5, END]] * len(rows))
+    before = digest(model)
+    learned = proposals._learn(
+        model,
+        EncodedPairs(source, target),
+        block_size=4,
+        recipe=Recipe(tokens_per_batch=200),
+        steps=150,
+    )
+    assert digest(model) == before
+    weights = inference_weights(model)
+    weights["proposals"] = learned.weights()
+    fast = BlockwiseModel(model.config, weights)
+    cache = fast.empty_block_cache(fast.encode(np.array([[5, END]] * 60)))
+    block = np.concatenate([np.full((60, 1), START), rows[:, :3]], axis=1)
+    _, cache = fast.verify(
+        tf.constant(block, tf.int32), cache, np.zeros(60, "int32")
+    )
+    # After the third word comes the fourth, and then those that are proposed.
+    found, _ = fast.propose(cache, np.full(60, 3))
+    is_right = found == rows[:, 4:7]
+    assert np.mean(is_right) > 0.95
+
+
+def test_proposals_are_learned_once(run, capsys):
+    first = learn_proposals(run, 4, steps=2)
+    assert "Learning proposals" in capsys.readouterr().out
+    again = learn_proposals(run, 4, steps=2)
+    assert "Learning proposals" not in capsys.readouterr().out
+    for name, array in vars(first).items():
+        np.testing.assert_array_equal(vars(again)[name], array)
+    learn_proposals(run, 4, steps=1)  # others
+    assert "Learning proposals" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_an_export_finds_what_greedy_search_finds(
+    run, tmp_path, dtype, monkeypatch
+):
+    monkeypatch.setattr(
+        saved_model,
+        "learn_proposals",
+        lambda run, block_size: learn_proposals(run, block_size, steps=30),
+    )
+    path = saved_model.export(
+        run, tmp_path / "model" / "1", SearchSettings(1), dtype, block_size=3
+    )
+    loaded = SavedTranslator(path)
+    assert loaded.metadata["block_size"] == 3
+    for beam_size in (1, 4):  # another search does without proposals
+        own = translator(run, beam_size=beam_size).fixed(dtype)
+        expected = own.compiled()(tf.constant(TEXTS))
+        found = loaded.translate(tf.constant(TEXTS))
+        if beam_size == 4:
+            found = loaded.searched_with(beam_size=4)(tf.constant(TEXTS))
+        for name in ("translation", "truncated"):
+            np.testing.assert_array_equal(found[name], expected[name])
+        np.testing.assert_allclose(found["score"], expected["score"], atol=1e-5)
+
+
+def test_what_cannot_be_is_refused_before_anything_is_learned(run, tmp_path):
+    path = tmp_path / "model" / "1"
+    with pytest.raises(ValueError, match="block_size=3, beam_size=4"):
+        saved_model.export(run, path, block_size=3)
+    with pytest.raises(ValueError, match="block_size=1"):
+        saved_model.export(run, path, SearchSettings(1), block_size=1)
+    with pytest.raises(ValueError, match="not from a shortlist"):
+        Translator(
+            load_model(run),
+            run.source_tokenizer,
+            run.target_tokenizer,
+            shortlist=saved_model.learn_shortlist(run, 5),
+            proposals=random_proposals(22, 3),
+        )
+    assert not list(tmp_path.iterdir())
