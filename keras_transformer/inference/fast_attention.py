@@ -52,7 +52,7 @@ def window_blocks(
 def swap_axes(x: tf.Tensor) -> tf.Tensor:
     """Swaps axes 1 and 2, as integers: oneDNN transposes floats in another
     thread, which takes ten times as long for few numbers."""
-    dtype = tf.int32 if x.dtype == tf.float32 else tf.int16
+    dtype = {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]
     return tf.bitcast(tf.transpose(tf.bitcast(x, dtype), [0, 2, 1, 3]), x.dtype)
 
 
