@@ -142,7 +142,8 @@ class BlockwiseModel(InferenceModel):
             is_seen &= distance <= config.attention_window // 2
         attention_bias = tf.where(is_seen, 0.0, MASKED_SCORE)[:, None]
         if config.positions == "learned":
-            own = tf.minimum(own, config.max_length - 1)
+            longest = self.weights["target"]["positions"].shape[0]
+            own = tf.minimum(own, longest - 1)
         x = self._embedded(
             tf.reshape(tokens, [1, -1]),
             self.weights["target"],
