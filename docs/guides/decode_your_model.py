@@ -20,6 +20,7 @@ from keras_transformer import (
     EncoderLayer,
     PositionalEmbedding,
     beam_search,
+    blockwise_search,
     greedy_search,
     length_penalty,
     sample,
@@ -147,7 +148,7 @@ plt.show()
 # %% [markdown]
 # ## Constraints
 #
-# All three functions take the same constraints. `minima` are the least lengths,
+# The three functions above take the same constraints. `minima` are the least lengths,
 # the end token included. `prefix` prescribes the first tokens of a row; -1
 # leaves a position free.
 
@@ -167,6 +168,45 @@ for row in ids:
 assert ids[0, 0] == B
 assert (np.count_nonzero(ids, axis=1) >= 4).all()
 assert (np.count_nonzero(ids, axis=1) <= [5, 9]).all()
+
+# %% [markdown]
+# ## Several tokens at a step
+#
+# Greedy search takes one step for each token. `blockwise_search` reads several
+# at a step: one that is certain, and proposals for those that follow. The
+# logits after each of them show how many proposals greedy search would have
+# taken, too. So the result is always that of `greedy_search`; good proposals
+# only save steps. Here, they are the most probable followers of each token.
+
+# %%
+longer = ops.where(np.arange(7) == END, -20.0, table)  # rarely ends
+follower = ops.argmax(longer, axis=-1)
+
+
+def longer_step(tokens, cache, index):
+    return ops.take(longer, tokens, axis=0), cache
+
+
+def verify(tokens, cache, positions):
+    """Returns logits after each token of the blocks."""
+    return ops.take(longer, tokens, axis=0), {"block": tokens}
+
+
+def propose(cache, accepted):
+    """Returns what may follow the token after the accepted ones."""
+    last = ops.take_along_axis(cache["block"], accepted[:, None], axis=1)
+    certain = ops.take(follower, last)
+    second = ops.take(follower, certain)
+    third = ops.take(follower, second)
+    return ops.cast(ops.concatenate([second, third], 1), "int32"), cache
+
+
+cache = {"block": ops.zeros((1, 3), "int32")}
+expected, _ = greedy_search(longer_step, {}, limits=[10])
+ids, _, steps = blockwise_search(verify, propose, cache, [10], block_size=3)
+print(f"{text(ids[0])}: {int(steps[0])} steps for 10 tokens")
+assert text(ids[0]) == text(expected[0])
+assert int(steps[0]) == 4  # one token at the first step, then three at a time
 
 # %% [markdown]
 # ## A model with a cache
