@@ -28,7 +28,7 @@ class SearchSettings:
             ((5 + n) / 6)^α as in the paper, or "power", n^α. Defaults to
             "gnmt".
         early_stopping: when the search of a sentence stops, see `beam_search`:
-            "never" early (default), "heuristic" or "filled".
+            "heuristic" (default), "never" early, or "filled".
         extra_length: number of word pieces by which a translation may be longer
             than its source. Defaults to 50.
         max_source_length: maximum number of word pieces of a source; a longer
@@ -59,7 +59,7 @@ class SearchSettings:
         choices=("gnmt", "power"),
     )
     early_stopping: str = option_field(
-        "never",
+        "heuristic",
         "when a search stops: never before it is certain of the best; "
         "heuristic, as in transformers; filled, with the first hypotheses",
         choices=("never", "heuristic", "filled"),
