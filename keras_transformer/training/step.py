@@ -15,6 +15,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_transformer.config import PAD
+from keras_transformer.layers import PositionalEmbedding
 from keras_transformer.model import Transformer
 from keras_transformer.training.chunked_loss import (
     add_in_place,
@@ -192,7 +193,9 @@ def _real_tokens(features, part, passes=1):
     )
 
 
-def with_bias(layer, features, table):
+def with_bias(
+    layer: PositionalEmbedding, features: tf.Tensor, table: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns features and table of logits with their bias, if they have one:
     it is a column of the table, and features are 1 there."""
     if not layer.use_logits_bias:
