@@ -32,7 +32,11 @@ from keras_transformer import (
 )
 from keras_transformer.config import END, PAD
 from keras_transformer.data import read_lines
-from keras_transformer.inference import Proposals, SearchSettings, Translator
+from keras_transformer.inference import (
+    ProposalLayer,
+    SearchSettings,
+    Translator,
+)
 from keras_transformer.inference.blockwise import BlockwiseModel
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
@@ -112,10 +116,10 @@ class SimulatedModel(BlockwiseModel):
     known: tf.Tensor
     share: float
 
-    def propose(self, cache, accepted):
+    def propose(self, cache, accepted, certain):
         size = self.block_size
         first = cache["positions"][:, -size] + accepted + 1
-        proposals, cache = super().propose(cache, accepted)
+        proposals, cache = super().propose(cache, accepted, certain)
         places = first[:, None] + tf.range(size - 1)
         places = tf.minimum(places, self.known.shape[1] - 1)
         known = tf.gather(self.known, places, batch_dims=1)
@@ -126,15 +130,12 @@ class SimulatedModel(BlockwiseModel):
 def simulate(share, block_size, rounds):
     """Prints the times of greedy and blockwise search for `base`."""
     config = TransformerConfig.preset("base", vocab_size=32_000)
-    weights = inference_weights(Transformer(config, seed=1), barred=[PAD, END])
+    weights = inference_weights(
+        Transformer(config, seed=1),
+        barred=[PAD, END],
+        proposals=ProposalLayer.for_model(config, block_size),
+    )
     rng = np.random.default_rng(1)
-    outputs = config.d_model * (block_size - 1)
-    weights["proposals"] = Proposals(
-        rng.normal(size=(config.d_model, config.d_ff)),
-        np.zeros(config.d_ff),
-        rng.normal(size=(config.d_ff, outputs)),
-        np.zeros(outputs),
-    ).weights()
     weights = tf.nest.map_structure(tf.Variable, weights)
     source = tf.constant(rng.integers(4, 32_000, (1, PIECES_IN)), tf.int32)
     of_ids = [tf.TensorSpec([None, None], tf.int32)]

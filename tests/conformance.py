@@ -375,7 +375,7 @@ def blockwise_search(row):
     def verify(tokens, cache, positions):
         return keras.ops.take(table, tokens, axis=0), cache
 
-    def propose(cache, accepted):
+    def propose(cache, accepted, certain):
         return keras.ops.convert_to_tensor(proposals, "int32"), cache
 
     return row.public(verify, propose, {}, limits, **row.arguments)

@@ -251,6 +251,35 @@ def test_words_with_numbers_follow_each_other():
             assert all(token in lists[i % 3] for i, token in enumerate(found))
 
 
+def test_labels_may_share_a_closing():
+    trees = BalancedTrees([4, 5, 7], [6, 6, 10], WORDS)
+    rng = np.random.default_rng(4)
+    table = rng.normal(size=(11, 11)).astype("float32")
+
+    def step(tokens, cache, index):
+        return ops.take(ops.convert_to_tensor(table), tokens, axis=0), cache
+
+    counts, limits = [2, 5, 7], [19, 13, 30]
+    closing = {4: 6, 5: 6, 7: 10}
+    closed = set()
+    for seed in range(5):
+        ids, _ = sample(
+            trees.wrap(step), trees.cache({}, counts, limits), limits, seed=seed
+        )
+        for row, count in zip(ops.convert_to_numpy(ids), counts, strict=True):
+            open_labels, row = [], row.tolist()
+            for token in row[: row.index(END)]:
+                if token in closing:
+                    open_labels.append(token)
+                elif token not in WORDS:
+                    label = open_labels.pop()
+                    assert token == closing[label]
+                    closed.add(label)
+            assert not open_labels
+            assert sum(token in WORDS for token in row) == count
+    assert closed == {4, 5, 7}
+
+
 @pytest.mark.parametrize(("words", "limit"), [(0, 9), (3, 5)])
 def test_where_no_tree_is_possible_the_sequence_is_empty(words, limit):
     model = Model(1, 1)
@@ -269,6 +298,7 @@ def test_where_no_tree_is_possible_the_sequence_is_empty(words, limit):
         ((np.array([], int), np.array([], int), np.array([7])), "0 openings"),
         (([4], [5], [[6], []]), "1 words"),
         (([4], [5], [4]), r"twice: \[4\]"),
+        (([4, 7], [5, 5], [6, 5]), r"twice: \[5\]"),
         (([4], [5], [3]), r"twice: \[3\]"),
         (([4], [5], [6], 3, 0), "max_depth=0"),
     ],

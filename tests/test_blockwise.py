@@ -1,5 +1,6 @@
 """Compares blockwise parallel decoding with greedy search by one model."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,8 +11,9 @@ from keras_transformer.config import END, START
 from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
 from keras_transformer.export import saved_model
 from keras_transformer.export.saved_translator import SavedTranslator
-from keras_transformer.inference.blockwise import BlockwiseModel, Proposals
+from keras_transformer.inference.blockwise import BlockwiseModel
 from keras_transformer.inference.fast_weights import inference_weights
+from keras_transformer.inference.proposal_layer import ProposalLayer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training import proposals
@@ -22,22 +24,15 @@ from keras_transformer.training.recipe import Recipe
 LIMITS = [17, 11]
 
 
-def random_proposals(d_model, block_size, hidden=19):
+def random_proposals(config, block_size):
+    layer = ProposalLayer.for_model(config, block_size)
     rng = np.random.default_rng(7)
-    outputs = d_model * (block_size - 1)
-    return Proposals(
-        rng.normal(size=(d_model, hidden)),
-        rng.normal(size=hidden),
-        rng.normal(size=(hidden, outputs)),
-        rng.normal(size=outputs),
-    )
+    layer.set_weights([rng.normal(size=w.shape) for w in layer.weights])
+    return layer
 
 
-def blockwise(model, block_size):
-    weights = inference_weights(model, barred=[0])
-    proposals = random_proposals(model.config.d_model, block_size)
-    assert proposals.block_size == block_size
-    weights["proposals"] = proposals.weights()
+def blockwise(model, proposals):
+    weights = inference_weights(model, barred=[0], proposals=proposals)
     return BlockwiseModel(model.config, weights)
 
 
@@ -48,24 +43,52 @@ def greedy(model, memory):
     return greedy_search(step, model.empty_cache(memory, 1), LIMITS)
 
 
-@pytest.mark.parametrize("block_size", [2, 5])
-@pytest.mark.parametrize(
+CONFIGS = pytest.mark.parametrize(
     "config",
     [
         {},
         {"norm_first": True, "positions": "learned", "max_length": 17},
-        {"attention_window": 6, "positions": None},
+        {"attention_window": 6, "positions": None, "use_bias": False},
         {"positions": "sinusoidal_halves", "key_dim": 5, "value_dim": 7},
     ],
     ids=str,
 )
+
+
+@pytest.mark.parametrize("block_size", [2, 5])
+@CONFIGS
 def test_it_finds_what_greedy_search_finds(config, block_size):
-    model = blockwise(random_model(**config), block_size)
+    model = random_model(**config)
+    model = blockwise(model, random_proposals(model.config, block_size))
+    assert model.block_size == block_size
     memory = model.encode(SOURCE)
     expected, expected_scores = greedy(model, memory)
     found, scores = model.search(memory, LIMITS, alpha=0.0, formula="gnmt")
     np.testing.assert_array_equal(found[:, 0], expected)
     np.testing.assert_allclose(scores[:, 0], expected_scores, atol=1e-5)
+
+
+@CONFIGS
+def test_it_proposes_what_the_layer_proposes(config):
+    model = random_model(**config)
+    layer = random_proposals(model.config, 4)
+    fast = blockwise(model, layer)
+    features = np.random.default_rng(2).normal(size=(2, model.config.d_model))
+    tokens = np.array([7, 11])
+    found = fast._proposed(
+        tf.constant(features, tf.float32), tokens, fast.encode(SOURCE)
+    )
+    scale = model.config.d_model**0.5 if model.config.scale_embeddings else 1
+    embedded = keras.ops.take(model.target_embedding.embeddings, tokens, axis=0)
+    expected = layer(
+        features[:, None],
+        embedded[:, None] * scale,
+        model.encode(SOURCE),
+        SOURCE != 0,
+    )
+    np.testing.assert_allclose(
+        tf.reshape(found, expected.shape), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 TEXTS = [
@@ -85,34 +108,34 @@ def translator(run, **settings):
     )
 
 
-def test_proposals_learn_what_follows(monkeypatch):
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_proposals_learn_what_follows(monkeypatch, norm_first):
     """In a cycle of ten words, each says which ones follow."""
     monkeypatch.setattr(proposals, "LEARNING_RATE", 0.02)
-    model = random_model()
+    model = random_model(norm_first=norm_first)
     rng = np.random.default_rng(3)
     starts = rng.integers(10, size=(60, 1))
     rows = 4 + (starts + np.arange(9)) % 10
     target = Rows.of([[*row, END] for row in rows.tolist()])
     source = Rows.of([[5, END]] * len(rows))
     before = digest(model)
-    learned = proposals._learn(
+    layer = ProposalLayer.for_model(model.config, 4)
+    proposals._learn(
+        layer,
         model,
         EncodedPairs(source, target),
-        block_size=4,
-        recipe=Recipe(tokens_per_batch=200),
+        Recipe(tokens_per_batch=200),
         steps=150,
     )
     assert digest(model) == before
-    weights = inference_weights(model)
-    weights["proposals"] = learned.weights()
-    fast = BlockwiseModel(model.config, weights)
+    fast = blockwise(model, layer)
     cache = fast.empty_block_cache(fast.encode(np.array([[5, END]] * 60)))
     block = np.concatenate([np.full((60, 1), START), rows[:, :3]], axis=1)
     _, cache = fast.verify(
         tf.constant(block, tf.int32), cache, np.zeros(60, "int32")
     )
     # After the third word comes the fourth, and then those that are proposed.
-    found, _ = fast.propose(cache, np.full(60, 3))
+    found, _ = fast.propose(cache, np.full(60, 3), rows[:, 3])
     is_right = found == rows[:, 4:7]
     assert np.mean(is_right) > 0.95
 
@@ -122,8 +145,8 @@ def test_proposals_are_learned_once(run, capsys):
     assert "Learning proposals" in capsys.readouterr().out
     again = learn_proposals(run, 4, steps=2)
     assert "Learning proposals" not in capsys.readouterr().out
-    for name, array in vars(first).items():
-        np.testing.assert_array_equal(vars(again)[name], array)
+    for weight, other in zip(first.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(weight, other)
     learn_proposals(run, 4, steps=1)  # others
     assert "Learning proposals" in capsys.readouterr().out
 
@@ -165,6 +188,6 @@ def test_what_cannot_be_is_refused_before_anything_is_learned(run, tmp_path):
             run.source_tokenizer,
             run.target_tokenizer,
             shortlist=saved_model.learn_shortlist(run, 5),
-            proposals=random_proposals(22, 3),
+            proposals=random_proposals(load_model(run).config, 3),
         )
     assert not list(tmp_path.iterdir())

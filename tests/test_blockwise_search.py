@@ -41,7 +41,7 @@ class BlockModel(TableModel):
         logits = ops.take(table, place, axis=0)
         return logits, {**cache, "block": tokens, "positions": positions}
 
-    def propose(self, cache, accepted):
+    def propose(self, cache, accepted, certain):
         block = cache["block"]
         before = ops.take_along_axis(block, accepted[:, None], axis=1)
         first = cache["positions"] + accepted + 1

@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from keras_transformer.inference.attention_plot import (
         plot_attention as plot_attention,
     )
-    from keras_transformer.inference.blockwise import Proposals as Proposals
     from keras_transformer.inference.evaluation import score as score
+    from keras_transformer.inference.proposal_layer import (
+        ProposalLayer as ProposalLayer,
+    )
     from keras_transformer.inference.search_settings import (
         SearchSettings as SearchSettings,
     )
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Proposals": "blockwise",
+        "ProposalLayer": "proposal_layer",
         "SearchSettings": "search_settings",
         "Shortlist": "shortlist",
         "SplitText": "sentences",

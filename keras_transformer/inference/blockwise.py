@@ -1,68 +1,21 @@
 """Blockwise parallel decoding on the fast forward pass (Stern et al., 2018).
 
 Shapes: B batch, k block size, L length limit, T positions read so far, D
-d_model, F width of the proposals' hidden layer, V vocabulary.
+d_model, V vocabulary.
 """
 
-import dataclasses
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import END
 from keras_transformer.inference.fast_attention import MASKED_SCORE
-from keras_transformer.inference.fast_layers import linear
+from keras_transformer.inference.fast_layers import embed, linear
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.search.blockwise_search import blockwise_search
 from keras_transformer.search.length_penalty import length_penalty
 
 REJECTED = tf.int32.max  # the position of tokens that no other may see
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Proposals:
-    """Holds the layers that propose the tokens after the next one.
-
-    They are those of section 4 of Stern et al. (2018): one hidden layer that
-    all proposals share, and for each of them an output that is added to the
-    decoder's own, before the projection to logits. `learn_proposals` of
-    `keras_transformer.training` makes them.
-
-    Example:
-
-    >>> import numpy as np
-    >>> shapes = {"inner_kernel": (8, 16), "inner_bias": (16,)}
-    >>> shapes |= {"outer_kernel": (16, 24), "outer_bias": (24,)}
-    >>> arrays = {name: np.zeros(shape) for name, shape in shapes.items()}
-    >>> Proposals(**arrays).block_size  # the next token, and three proposals
-    4
-
-    Args:
-        inner_kernel, inner_bias: the hidden layer, float32 `(D, F)` and `(F,)`.
-        outer_kernel, outer_bias: the outputs, side by side, float32
-            `(F, (k - 1)·D)` and `((k - 1)·D,)`.
-    """
-
-    inner_kernel: np.ndarray
-    inner_bias: np.ndarray
-    outer_kernel: np.ndarray
-    outer_bias: np.ndarray
-
-    @property
-    def block_size(self) -> int:
-        """Returns k, the number of tokens of a block."""
-        return 1 + self.outer_kernel.shape[1] // self.inner_kernel.shape[0]
-
-    def weights(self, dtype: str = "float32") -> dict[str, Any]:
-        """Returns both layers as `InferenceModel` needs them."""
-        return {
-            name: {
-                part: tf.cast(getattr(self, f"{name}_{part}"), dtype)
-                for part in ("kernel", "bias")
-            }
-            for name in ("inner", "outer")
-        }
 
 
 class BlockwiseModel(InferenceModel):
@@ -71,13 +24,13 @@ class BlockwiseModel(InferenceModel):
     The caches only grow: keys and values of rejected tokens stay, but get a
     position that comes after all others, so that no token sees them.
 
-    Its weights are from `inference_weights`, and `proposals`, from `Proposals`.
+    Its weights are from `inference_weights`, with a `ProposalLayer`.
     """
 
     @property
     def block_size(self) -> int:
         """Returns k, the number of tokens of a block."""
-        width = self.weights["proposals"]["outer"]["kernel"].shape[1]
+        width = self.weights["proposals"]["start"]["kernel"].shape[1]
         return 1 + width // self.config.d_model
 
     def search(
@@ -144,10 +97,11 @@ class BlockwiseModel(InferenceModel):
         if config.positions == "learned":
             longest = self.weights["target"]["positions"].shape[0]
             own = tf.minimum(own, longest - 1)
-        x = self._embedded(
+        x = embed(
             tf.reshape(tokens, [1, -1]),
             self.weights["target"],
             tf.reshape(own, [-1]),
+            config,
         )
         x, heads, _ = self._decode(
             x, cache["memory"], attention_bias, cache["heads"]
@@ -161,13 +115,14 @@ class BlockwiseModel(InferenceModel):
         }
 
     def propose(
-        self, cache: dict[str, Any], accepted: tf.Tensor
+        self, cache: dict[str, Any], accepted: tf.Tensor, certain: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, Any]]:
         """Proposes the tokens of the next block but for its first.
 
         Args:
             cache: from `verify`.
             accepted: `(B,)`, the number of accepted proposals of the block.
+            certain: ids `(B,)`, the first tokens of the next block.
 
         Returns:
             ids `(B, k - 1)`, and the cache without the rejected tokens.
@@ -180,16 +135,36 @@ class BlockwiseModel(InferenceModel):
         cache["positions"] = tf.concat([seen[:, :-size], block], axis=1)
 
         x = tf.gather(features, accepted, batch_dims=1)  # [B, D]
-        logits = self._logits(self._changed(x), cache["memory"])
+        x = self._proposed(x, certain, cache["memory"])
+        logits = self._logits(x, cache["memory"])
         tokens = tf.argmax(logits, axis=1, output_type=tf.int32)
         return tf.reshape(tokens, [-1, size - 1]), cache
 
-    def _changed(self, x):
-        """Returns the features of all proposals, `(B·(k - 1), D)`, for the
-        decoder's output `(B, D)`."""
-        layers = self.weights["proposals"]
-        hidden = tf.nn.relu(linear(x, layers["inner"]))
-        changes = tf.cast(linear(hidden, layers["outer"]), tf.float32)
+    def _readers(self):
+        return [*super()._readers(), self.weights["proposals"]]
+
+    def _proposed(self, x, tokens, memory):
+        """Computes what `ProposalLayer` does.
+
+        Args:
+            x: the decoder's output `(B, D)`.
+            tokens: ids `(B,)` that follow.
+            memory: from `encode`.
+
+        Returns:
+            `(B·(k - 1), D)`.
+        """
+        layer = self.weights["proposals"]
+        following = tf.gather(self.weights["target"]["table"], tokens)
+        change = linear(tf.concat([x, following], axis=1), layer["start"])
         shape = [-1, self.block_size - 1, self.config.d_model]
-        x = x[:, None] + tf.reshape(changes, shape)
-        return tf.reshape(x, [-1, self.config.d_model])
+        x = x[:, None] + tf.reshape(tf.cast(change, tf.float32), shape)
+        x = tf.reshape(x, [-1, self.config.d_model])
+        x = self._sublayer(
+            x,
+            layer,
+            "cross_norm",
+            "cross_output",
+            lambda h: self._attend_to_memory(h, layer, memory, -1)[0],
+        )
+        return self._feed_forward(x, layer)

@@ -5,6 +5,34 @@ Shapes: n rows, D width.
 
 import tensorflow as tf
 
+from keras_transformer.config import TransformerConfig
+from keras_transformer.layers import positional_encoding
+
+
+def embed(
+    x: tf.Tensor,
+    weights: dict[str, tf.Tensor],
+    positions: tf.Tensor,
+    config: TransformerConfig,
+) -> tf.Tensor:
+    """Embeds ids `(B, T)` or vectors `(B, T, F)` at positions `(T,)`.
+
+    Returns:
+        float32 rows `(B·T, D)`.
+    """
+    if "table" in weights:
+        x = tf.gather(weights["table"], x)
+    else:
+        shape = tf.concat([tf.shape(x)[:2], [config.d_model]], 0)
+        x = linear(tf.reshape(x, [-1, x.shape[-1]]), weights)
+        x = tf.reshape(tf.cast(x, tf.float32), shape)
+    if config.positions == "learned":
+        x += tf.gather(weights["positions"], positions)
+    elif config.positions is not None:
+        halves = config.positions == "sinusoidal_halves"
+        x += positional_encoding(positions, config.d_model, halves=halves)
+    return tf.reshape(x, [-1, config.d_model])
+
 
 def linear(x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tf.Tensor:
     """Applies a layer of `inference_weights` to rows `(n, D_in)`.

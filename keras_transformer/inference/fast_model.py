@@ -20,8 +20,12 @@ from keras_transformer.inference.fast_attention import (
     swap_axes,
     window_blocks,
 )
-from keras_transformer.inference.fast_layers import linear, normalize, product
-from keras_transformer.layers import positional_encoding
+from keras_transformer.inference.fast_layers import (
+    embed,
+    linear,
+    normalize,
+    product,
+)
 
 
 class InferenceModel:
@@ -78,7 +82,7 @@ class InferenceModel:
                 window, length, [source_mask[:, None]]
             )
         embedding = self.weights.get("source", self.weights["target"])
-        x = self._embedded(source, embedding, tf.range(length))  # [B·S, D]
+        x = embed(source, embedding, tf.range(length), self.config)  # [B·S, D]
         for layer in self.weights["encoder"]:
 
             def attend(h, layer=layer):
@@ -94,10 +98,14 @@ class InferenceModel:
         return {
             "heads": [
                 self._project(x, layer["memory"], batch, 0)
-                for layer in self.weights["decoder"]
+                for layer in self._readers()
             ],
             "attention_bias": attention_bias,
         }
+
+    def _readers(self):
+        """Returns the layers that attend to the memory."""
+        return self.weights["decoder"]
 
     def empty_cache(
         self, memory: dict[str, Any], beams: int | tf.Tensor
@@ -142,7 +150,7 @@ class InferenceModel:
             float32 logits `(B·K, V)` of the next tokens, and the new cache.
         """
         batch, beams = tf.unstack(tf.shape(tokens))
-        x = self._embedded(tokens, self.weights["target"], index[None])
+        x = embed(tokens, self.weights["target"], index[None], self.config)
         own = tf.broadcast_to(tf.range(beams)[:, None], [batch, beams, 1])
         ancestors = tf.concat([cache["ancestors"], own], axis=2)
         attention_bias = tf.one_hot(ancestors, beams, 0.0, MASKED_SCORE)
@@ -179,7 +187,7 @@ class InferenceModel:
         batch, length = tf.unstack(tf.shape(target))
         before = tf.concat([tf.fill([batch, 1], START), target[:, :-1]], axis=1)
         positions = tf.range(length)
-        x = self._embedded(before, self.weights["target"], positions)
+        x = embed(before, self.weights["target"], positions, self.config)
         window = self.config.attention_window
         if window is None:
             blocks, is_later = None, positions[:, None] < positions
@@ -211,24 +219,6 @@ class InferenceModel:
     def keep(cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
         """Returns the cache of some sentences `(n,)` only."""
         return tf.nest.map_structure(lambda x: tf.gather(x, sentences), cache)
-
-    def _embedded(self, x, embedding, positions):
-        """Embeds ids `(B, n)` or vectors `(B, n, F)` at positions `(n,)`, as
-        `(B·n, D)`."""
-        if "table" in embedding:
-            x = tf.gather(embedding["table"], x)
-        else:
-            shape = tf.concat([tf.shape(x)[:2], [self.config.d_model]], 0)
-            x = linear(tf.reshape(x, [-1, x.shape[-1]]), embedding)
-            x = tf.reshape(tf.cast(x, tf.float32), shape)
-        if self.config.positions == "learned":
-            x += tf.gather(embedding["positions"], positions)
-        elif self.config.positions is not None:
-            halves = self.config.positions == "sinusoidal_halves"
-            x += positional_encoding(
-                positions, self.config.d_model, halves=halves
-            )
-        return tf.reshape(x, [-1, self.config.d_model])
 
     def _decode(self, x, memory, attention_bias, cache=None, blocks=None):
         """Applies the decoder's layers to n rows of each sentence.
@@ -263,15 +253,9 @@ class InferenceModel:
                 )[0]
 
             def attend_to_memory(h, i=i, layer=layer):
-                queries = self._split_heads(
-                    linear(h, layer["query"]), batch, self.key_dim
-                )
-                keys, values = memory["heads"][i]
-                x, weights = self._attend(
-                    queries, keys, values, memory["attention_bias"]
-                )
+                h, weights = self._attend_to_memory(h, layer, memory, i)
                 attention.append(weights)
-                return x
+                return h
 
             x = self._sublayer(x, layer, "self_norm", "self_output", attend)
             x = self._sublayer(
@@ -281,6 +265,19 @@ class InferenceModel:
         if self.config.norm_first:
             x = self._norm(x, self.weights["decoder_norm"])
         return x, heads, attention
+
+    def _attend_to_memory(self, h, layer, memory, i):
+        """Attends to the memory's keys and values number i.
+
+        Returns:
+            `(B·n, H·K)`, and the weights `(B, H, n, S)`.
+        """
+        attention_bias = memory["attention_bias"]
+        queries = self._split_heads(
+            linear(h, layer["query"]), tf.shape(attention_bias)[0], self.key_dim
+        )
+        keys, values = memory["heads"][i]
+        return self._attend(queries, keys, values, attention_bias)
 
     def _logits(self, x, memory):
         """Returns float32 logits `(B·K, V)` of rows `(B·K, D)`."""

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from keras_transformer.inference.proposal_layer import ProposalLayer
 from keras_transformer.layers import FeatureEmbedding
 from keras_transformer.model import Transformer
 
 
 def inference_weights(
-    model: Transformer, dtype: str = "float32", barred: Sequence[int] = ()
+    model: Transformer,
+    dtype: str = "float32",
+    barred: Sequence[int] = (),
+    proposals: ProposalLayer | None = None,
 ) -> dict:
     """Returns the weights of a `Transformer` as `InferenceModel` needs them.
 
@@ -26,6 +30,8 @@ def inference_weights(
         dtype: dtype of the matrices, "float32" (default) or "bfloat16". Sums,
             norms and softmax are always float32.
         barred: ids that must not be generated. Defaults to none.
+        proposals: a `ProposalLayer` for a `BlockwiseModel`, or `None`
+            (default).
 
     Returns:
         Nested dictionaries of tensors.
@@ -41,7 +47,7 @@ def inference_weights(
         pairs = list(zip(layers, scales, strict=True))
         kernel = tf.concat([array(x.kernel) * s for x, s in pairs], axis=1)
         result = {"kernel": tf.cast(kernel, dtype)}
-        if config.use_bias:
+        if layers[0].use_bias:
             bias = tf.concat([array(x.bias) * s for x, s in pairs], axis=0)
             result["bias"] = tf.cast(bias, dtype)
         return result
@@ -49,31 +55,39 @@ def inference_weights(
     def norm(layer):
         return {"gamma": array(layer.gamma), "beta": array(layer.beta)}
 
-    def layer_weights(layer, cross):
-        own = layer.self_attention
-        scale = 1 / math.sqrt(own.key_dim)
-        result = {
+    def self_attention(layer):
+        attention = layer.self_attention
+        return {
             "self": linear(
-                own.query_projection,
-                own.key_projection,
-                own.value_projection,
-                scales=[scale, 1.0, 1.0],
+                attention.query_projection,
+                attention.key_projection,
+                attention.value_projection,
+                scales=[1 / math.sqrt(attention.key_dim), 1.0, 1.0],
             ),
-            "self_output": linear(own.output_projection),
+            "self_output": linear(attention.output_projection),
             "self_norm": norm(layer.self_attention_norm),
+        }
+
+    def cross_attention(layer):
+        attention = layer.cross_attention
+        return {
+            "query": linear(
+                attention.query_projection,
+                scales=[1 / math.sqrt(attention.key_dim)],
+            ),
+            "memory": linear(
+                attention.key_projection, attention.value_projection
+            ),
+            "cross_output": linear(attention.output_projection),
+            "cross_norm": norm(layer.cross_attention_norm),
+        }
+
+    def feed_forward(layer):
+        return {
             "inner": linear(layer.feed_forward.inner),
             "outer": linear(layer.feed_forward.outer),
             "feed_forward_norm": norm(layer.feed_forward_norm),
         }
-        if cross:
-            other = layer.cross_attention
-            result["query"] = linear(other.query_projection, scales=[scale])
-            result["memory"] = linear(
-                other.key_projection, other.value_projection
-            )
-            result["cross_output"] = linear(other.output_projection)
-            result["cross_norm"] = norm(layer.cross_attention_norm)
-        return result
 
     def embedding(layer):
         if isinstance(layer, FeatureEmbedding):
@@ -98,8 +112,14 @@ def inference_weights(
 
     weights = {
         "target": embedding(model.target_embedding),
-        "encoder": [layer_weights(x, False) for x in model.encoder_layers],
-        "decoder": [layer_weights(x, True) for x in model.decoder_layers],
+        "encoder": [
+            {**self_attention(x), **feed_forward(x)}
+            for x in model.encoder_layers
+        ],
+        "decoder": [
+            {**self_attention(x), **cross_attention(x), **feed_forward(x)}
+            for x in model.decoder_layers
+        ],
         "projection": projection(model.target_embedding),
     }
     if not config.shared_vocabulary:
@@ -107,4 +127,10 @@ def inference_weights(
     if config.norm_first:
         weights["encoder_norm"] = norm(model.encoder_norm)
         weights["decoder_norm"] = norm(model.decoder_norm)
+    if proposals is not None:
+        weights["proposals"] = {
+            "start": linear(proposals.start),
+            **cross_attention(proposals),
+            **feed_forward(proposals),
+        }
     return weights

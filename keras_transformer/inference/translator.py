@@ -10,11 +10,12 @@ import tensorflow as tf
 from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.data.punctuation import normalize_punctuation
 from keras_transformer.data.tokenizer import Tokenizer, is_blank
-from keras_transformer.inference.blockwise import BlockwiseModel, Proposals
+from keras_transformer.inference.blockwise import BlockwiseModel
 from keras_transformer.inference.explanation import explained
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
+from keras_transformer.inference.proposal_layer import ProposalLayer
 from keras_transformer.inference.run_search import run_search
 from keras_transformer.inference.search_arguments import checked
 from keras_transformer.inference.search_settings import SearchSettings
@@ -48,8 +49,8 @@ class Translator:
         weights: `inference_weights` to use instead of the model's weights.
         shortlist: a `Shortlist` for the search, or `None` (default): all target
             pieces.
-        proposals: `Proposals` for greedy search, which then finds the same in
-            fewer steps, or `None` (default). Other searches do without.
+        proposals: a `ProposalLayer` for greedy search, which then finds the
+            same in fewer steps, or `None` (default). Other searches do without.
 
     Raises:
         ValueError: if the vocabularies of a tokenizer and of the model differ
@@ -64,7 +65,7 @@ class Translator:
         settings: SearchSettings | None = None,
         weights: dict[str, Any] | None = None,
         shortlist: Shortlist | None = None,
-        proposals: Proposals | None = None,
+        proposals: ProposalLayer | None = None,
     ):
         if shortlist and proposals:
             raise ValueError(
@@ -326,11 +327,9 @@ class Translator:
         barred = [PAD, START, *self.target_tokenizer.line_breaks]
         if not self.settings.allow_unknown:
             barred.append(UNKNOWN)
-        weights = inference_weights(self.model, dtype, barred)
+        weights = inference_weights(self.model, dtype, barred, self.proposals)
         if self.shortlist:
             weights["shortlist"] = self.shortlist.tensors()
-        if self.proposals:
-            weights["proposals"] = self.proposals.weights(dtype)
         return weights
 
 

@@ -47,7 +47,8 @@ class BalancedTrees:
 
     Args:
         openings: the O tokens that open a constituent, one for each label.
-        closings: for each of them, the token that closes it.
+        closings: for each of them, the token that closes it. Several labels
+            may share it.
         words: the tokens that stand for a word, such as parts of speech. Or L
             lists of them, where word i has a token of list i modulo L: tokens
             with numbers show a model at which word it is.
@@ -56,7 +57,7 @@ class BalancedTrees:
 
     Raises:
         ValueError: if there is no label or no token of a word, if there are
-            not as many closings as openings, if a token occurs twice, or if
+            not as many closings as openings, if a token has two meanings, or if
             `max_depth` is not positive.
     """
 
@@ -78,12 +79,13 @@ class BalancedTrees:
                 f"{len(openings)} openings, {len(closings)} closings, "
                 f"{len(words)} words"
             )
-        tokens = [*openings, *closings, *words, end_id]
+        tokens = [*openings, *dict.fromkeys(closings), *words, end_id]
         twice = sorted({token for token in tokens if tokens.count(token) > 1})
         if twice:
             raise ValueError(
-                "A token must be one of `openings`, `closings`, `words` and "
-                f"`end_id`, and only once. Received twice: {twice}"
+                "A token must be in one of `openings`, `closings`, `words` and "
+                "`end_id`, and only closings may repeat. Received twice: "
+                f"{twice}"
             )
         if max_depth < 1:
             raise ValueError(

@@ -17,8 +17,10 @@ from keras_transformer.search.sampling import Cache
 VerifyFunction = Callable[
     [KerasTensor, Cache, KerasTensor], tuple[KerasTensor, Cache]
 ]
-# (cache, accepted) -> (proposals, new cache), see `blockwise_search`.
-ProposeFunction = Callable[[Cache, KerasTensor], tuple[KerasTensor, Cache]]
+# (cache, accepted, certain) -> (proposals, new cache), see `blockwise_search`.
+ProposeFunction = Callable[
+    [Cache, KerasTensor, KerasTensor], tuple[KerasTensor, Cache]
+]
 
 
 def blockwise_search(
@@ -46,7 +48,7 @@ def blockwise_search(
     >>> def verify(tokens, cache, positions):  # token 4, then the end token 3
     ...     row = ops.cast(tokens == 4, "int32")
     ...     return ops.take(table, row, axis=0), cache
-    >>> def propose(cache, accepted):
+    >>> def propose(cache, accepted, certain):
     ...     return ops.full((1, 1), 3), cache
     >>> ids, _, steps = blockwise_search(verify, propose, {}, [5], block_size=2)
     >>> print(ops.convert_to_numpy(ids))
@@ -59,12 +61,13 @@ def blockwise_search(
             Tokens are int32 `(B, k)`; positions, int32 `(B,)`, are those of
             each row's first token; logits are `(B, k, V)`, those of the token
             that follows each of them.
-        propose_fn: function `(cache, accepted) -> (proposals, cache)`, called
-            after `verify_fn` with the cache that it returned. `accepted`, int32
-            `(B,)`, counts the proposals that were accepted, from 0 to k - 1.
-            `proposals` are int32 `(B, k - 1)`, for what follows the token that
-            follows those. The cache that it returns must be as if the rejected
-            tokens had never been read.
+        propose_fn: function `(cache, accepted, certain) -> (proposals, cache)`,
+            called after `verify_fn` with the cache that it returned.
+            `accepted`, int32 `(B,)`, counts the proposals that were accepted,
+            from 0 to k - 1. `certain`, int32 `(B,)`, is the token that greedy
+            search takes after those, and `proposals`, int32 `(B, k - 1)`, are
+            for what follows it. The cache that it returns must be as if the
+            rejected tokens had never been read.
         cache: initial cache, a nested structure of tensors.
         limits: integers `(B,)`, the maximum number of tokens of each row, end
             token included; a row that reaches its limit ends there. At least 1.
@@ -121,9 +124,9 @@ def blockwise_search(
         counts = counts + ops.sum(ops.cast(is_new, "int32"), axis=1)
         steps = steps + ops.cast(~done, "int32")
         done = done | batched_take(ends, accepted[:, None])[:, 0]
-        proposals, cache = propose_fn(cache, accepted)
-        certain = batched_take(found, accepted[:, None])
-        tokens = ops.concatenate([certain, proposals], axis=1)
+        certain = batched_take(found, accepted[:, None])[:, 0]
+        proposals, cache = propose_fn(cache, accepted, certain)
+        tokens = ops.concatenate([certain[:, None], proposals], axis=1)
         return counts, steps, tokens, sequences, scores, done, cache
 
     none = ops.zeros((batch,), "int32")

@@ -3,7 +3,7 @@
 Stern et al. (2018), sections 4 and 6. The model's own translations are what
 proposals are compared with, so these are what they are learned from.
 
-Shapes: B batch, T target length, N real tokens, k block size, D d_model.
+Shapes: B batch, T target length, N tokens to propose, k block size, D d_model.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from keras_transformer import processor
 from keras_transformer.config import PAD
 from keras_transformer.data.batches import cut_batches, training_batches
 from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
-from keras_transformer.inference.blockwise import Proposals
+from keras_transformer.inference.proposal_layer import ProposalLayer
 from keras_transformer.inference.translator import Translator
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
@@ -32,9 +32,11 @@ STEPS = 3000
 LEARNING_RATE = 1e-3
 
 
-def learn_proposals(run: Run, block_size: int, steps: int = STEPS) -> Proposals:
-    """Learns `Proposals` for the chosen weights of a run, once: they are kept
-    in the run's folder.
+def learn_proposals(
+    run: Run, block_size: int, steps: int = STEPS
+) -> ProposalLayer:
+    """Trains a `ProposalLayer` for the chosen weights of a run, once: its
+    weights are kept in the run's folder.
 
     The model itself does not change.
 
@@ -56,23 +58,29 @@ def learn_proposals(run: Run, block_size: int, steps: int = STEPS) -> Proposals:
         ValueError: if `block_size` is less than 2, if the run has no intact
             checkpoint, or if it is imported and has no training pairs.
     """
-    if block_size < 2:
-        raise ValueError(
-            "A block for proposals has at least two tokens. "
-            f"Received: block_size={block_size}"
-        )
     model = load_model(run)
+    layer = ProposalLayer.for_model(
+        model.config,
+        block_size,
+        name="proposals",  # part of the names of its weights
+        dtype=processor.resolve_dtype_policy("auto"),
+        seed=run.recipe.seed,
+    )
+    names = [variable.path for variable in layer.weights]
     path = run.folder / f"proposals-{block_size}.npz"
     source = {"weights": digest(model), "steps": steps}
     if path.exists():
         metadata, arrays = checkpoints.read(path)
-        if source == {name: metadata.get(name) for name in source}:
-            return Proposals(**arrays)
+        is_same = source == {name: metadata.get(name) for name in source}
+        if is_same and sorted(arrays) == sorted(names):
+            layer.set_weights([arrays[name] for name in names])
+            return layer
     pairs = _own_translations(run, model)
     print(f"Learning proposals for blocks of {block_size}, {steps:,} steps.")
-    proposals = _learn(model, pairs, block_size, run.recipe, steps)
-    checkpoints.write(path, vars(proposals), source)
-    return proposals
+    _learn(layer, model, pairs, run.recipe, steps)
+    arrays = dict(zip(names, layer.get_weights(), strict=True))
+    checkpoints.write(path, arrays, source)
+    return layer
 
 
 def _own_translations(run, model):
@@ -117,24 +125,14 @@ def _own_translations(run, model):
     return EncodedPairs(pairs.source, target)
 
 
-def _learn(model, pairs, block_size, recipe, steps):
-    """Trains two layers on a model's features; returns the `Proposals`."""
-    config = model.config
-    policy = processor.resolve_dtype_policy("auto")
-    frozen = Transformer(config, dtype=policy)
-    frozen.set_weights(model.get_weights())
-    keras.utils.set_random_seed(recipe.seed)
-    inner = keras.layers.Dense(config.d_ff, "relu", dtype=policy)
-    outer = keras.layers.Dense(
-        config.d_model * (block_size - 1),
-        kernel_initializer="zeros",
-        dtype=policy,
-    )
-    layers = keras.Sequential([inner, outer])
-    layers.build((None, config.d_model))
+def _learn(layer, model, pairs, recipe, steps):
+    """Trains a layer on what a model computes."""
+    embedding = model.target_embedding
+    table = tf.convert_to_tensor(embedding.projection)
+    read = _reader(model, layer.dtype_policy)
     rate = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, steps)
     optimizer = keras.optimizers.Adam(rate)
-    optimizer.build(layers.trainable_variables)
+    optimizer.build(layer.trainable_variables)
     batches = iter(
         training_batches(pairs, recipe.tokens_per_batch, recipe.seed)
     )
@@ -142,33 +140,53 @@ def _learn(model, pairs, block_size, recipe, steps):
     @tf.function(autograph=False)
     def step():
         batch = {name: part[0] for name, part in next(batches).items()}
-        features = frozen.features(batch, training=False)  # [B, T, D]
-        features, later = _real_tokens(features, batch["labels"], block_size)
-        real = tf.cast(tf.not_equal(later, PAD), tf.float32)
-        table = tf.convert_to_tensor(frozen.target_embedding.projection)
+        memory, features, next_tokens = read(batch)
+        later = _later(batch["labels"], layer.block_size)
+        real = tf.where(tf.not_equal(later, PAD))[:, 0]  # [N]
+        count = tf.cast(tf.size(real), tf.float32)
         with tf.GradientTape() as tape:
-            shape = [-1, block_size - 1, config.d_model]
-            x = features[:, None] + tf.reshape(layers(features), shape)
-            x = tf.reshape(x, [1, -1, config.d_model])
-            x, rows = with_bias(frozen.target_embedding, x, table)
+            x = layer(
+                features,
+                next_tokens,
+                memory,
+                tf.not_equal(batch["source"], PAD),
+                training=True,
+            )
+            x = tf.gather(tf.reshape(x, [-1, x.shape[-1]]), real)[None]
+            x, rows = with_bias(embedding, x, table)
             loss, *_ = projection_loss(
                 x,
                 rows,
-                tf.reshape(later, [-1]),
-                tf.reshape(
-                    tf.math.divide_no_nan(real, tf.reduce_sum(real)), [-1]
-                ),
+                tf.gather(later, real),
+                tf.fill(tf.shape(real), 1 / count),
                 train_table=False,
             )
-        variables = layers.trainable_variables
+        variables = layer.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)
         return loss
 
     progress = _progress(steps)
     for _ in range(steps):
         progress.add(1, [("nll", step())])
-    names = "inner_kernel", "inner_bias", "outer_kernel", "outer_bias"
-    return Proposals(**dict(zip(names, layers.get_weights(), strict=True)))
+
+
+def _reader(model, dtype):
+    """Returns a function of a batch: the memory `(B, S, D)`, the decoder's
+    output and the embeddings of the labels, both `(B, T, D)`."""
+    frozen = Transformer(model.config, dtype=dtype)
+    frozen.set_weights(model.get_weights())
+    encoder = frozen.encoder_norm or frozen.encoder_layers[-1]
+    decoder = frozen.decoder_norm or frozen.decoder_layers[-1]
+    read = keras.Model(frozen.inputs, [encoder.output, decoder.output])
+    embedding = model.target_embedding
+    scale = model.config.d_model**0.5 if model.config.scale_embeddings else 1.0
+
+    def function(batch):
+        memory, features = read([batch["source"], batch["target"]])
+        next_tokens = tf.gather(embedding.embeddings, batch["labels"]) * scale
+        return memory, features, next_tokens
+
+    return function
 
 
 def _progress(count):
@@ -176,14 +194,10 @@ def _progress(count):
     return keras.utils.Progbar(count, verbose=1 if sys.stdout.isatty() else 2)
 
 
-def _real_tokens(features, labels, block_size):
-    """Returns the features `(N, D)` of the tokens that are not padding, and
-    the k - 1 labels after the own label of each, `(N, k - 1)`."""
+def _later(labels, block_size):
+    """Returns the k - 1 labels after each of the labels `(B, T)`, in one row
+    `(B·T·(k - 1),)`."""
     length = tf.shape(labels)[1]
     padded = tf.pad(labels, [[0, 0], [0, block_size]], constant_values=PAD)
     later = [padded[:, i : i + length] for i in range(1, block_size)]
-    real = tf.where(tf.not_equal(labels, PAD))
-    return (
-        tf.gather_nd(features, real),
-        tf.gather_nd(tf.stack(later, axis=-1), real),
-    )
+    return tf.reshape(tf.stack(later, axis=-1), [-1])
