@@ -70,17 +70,11 @@ def train(
         TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
     """
     recipe = run.recipe
-    steps = recipe.steps if steps is None else steps
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
+    steps = _checked(recipe.steps if steps is None else steps)
     strategy = strategy or default_strategy()
     sharding = sharding_of(strategy, recipe.gradient_accumulation_steps)
     is_first = sharding.worker == 0
-    with (
-        lock(run.folder, "train a run")
-        if is_first
-        else contextlib.nullcontext()
-    ):
+    with _locked(run, is_first):
         # Word pieces of the corpus
         pairs = load_training_pairs(run, is_first)
         validation = load_split(run, recipe.validation_split)
@@ -110,24 +104,34 @@ def train(
 
             # Steps, with checkpoints
             _announce(model, len(pairs), sharding.devices, progress, steps)
-            watchers = training_callbacks(
+            own = training_callbacks(
                 run, model, validation.pairs, progress, loop, is_first
             )
             watchers = _callback_list(
-                [*watchers, *callbacks], model, recipe, steps, verbose, is_first
+                [*own, *callbacks], model, recipe, steps, verbose, is_first
             )
             loop.fit(batches, validation_batches, progress, steps, watchers)
 
         # Chosen weights
         if is_first:
-            model = (
-                load_model(run) if run.weights.exists() else choose_weights(run)
-            )
-            if recipe.test_split:
-                print(json.dumps(evaluate(run, model, recipe.test_split)))
+            model = _finish(run)
         # Should the first worker have to begin again, it will need the others.
         loop.wait_for_all()
         return model
+
+
+def _checked(steps):
+    """Returns the number of steps."""
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
+    return steps
+
+
+def _locked(run, is_first):
+    """Returns a context in which no other process trains the run."""
+    if is_first:
+        return lock(run.folder, "train a run")
+    return contextlib.nullcontext()
 
 
 def _nothing_to_do(progress, recipe, steps):
@@ -140,6 +144,15 @@ def _nothing_to_do(progress, recipe, steps):
     if progress.step >= steps:
         return f"the run has its {steps:,} steps"
     return None
+
+
+def _finish(run):
+    """Returns the model with the chosen weights, after the test."""
+    is_chosen = run.weights.exists()
+    model = load_model(run) if is_chosen else choose_weights(run)
+    if run.recipe.test_split:
+        print(json.dumps(evaluate(run, model, run.recipe.test_split)))
+    return model
 
 
 def _announce(model, pairs, devices, progress, steps):
