@@ -9,8 +9,8 @@ which the last 5 (base) or 20 (big) are averaged; beam 4 and α 0.6. A device
 that has no room for 25,000 tokens works them off in parts: the gradient is the
 same. A second start goes on where the first one stopped.
 
-Promise: none here, this takes days on GPUs; the test does it in miniature. The
-README has an estimate of the cost.
+Promise: none here, this takes days on GPUs; the test does it in miniature.
+`docs/results.md` has an estimate of the cost.
 """
 
 import argparse

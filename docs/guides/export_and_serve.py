@@ -303,6 +303,11 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 # up to 1, so scores are a little higher. The larger the vocabulary, the more
 # time this saves; compare the BLEU of both exports with `evaluate`.
 #
+# `export --beam-size 1 --block-size 4` writes a greedy model that reads four
+# pieces at a step: one that is certain and three proposals. It first learns to
+# propose, which can take as long as some thousand steps of training. But for
+# rounding, the translations are those of greedy search.
+#
 # `translate` and `evaluate` cut `--batch-size` lines among the cores, at least
 # 16 lines for each, and translate the parts at the same time. On two cores this
 # gives 1.3 to 1.5 times as many tokens a second as one batch that uses both
@@ -311,8 +316,8 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 # ## CTranslate2
 #
 # This command writes the same weights for
-# [CTranslate2](https://github.com/OpenNMT/CTranslate2); `--quantization` is
-# optional:
+# [CTranslate2](https://github.com/OpenNMT/CTranslate2), which
+# `pip install '.[text,ctranslate2]'` brings; `--quantization` is optional:
 #
 # ```
 # keras-transformer export RUN FOLDER --format ctranslate2 --quantization int8

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Several devices and machines
 #
-# The same update results, however the batch is cut. This guide trains three
+# The update is the same however the batch is cut. This guide trains three
 # times: on one device, on two, and on one device in two parts. The three losses
 # agree. No GPU is needed: the guide splits the processor into two devices, as
 # `examples/two_replicas.py` does.
