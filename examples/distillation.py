@@ -35,6 +35,7 @@ from small_corpus import (
     write,
 )
 
+from keras_transformer.data.prepared import is_prepared
 from keras_transformer.export import export
 from keras_transformer.inference import SearchSettings
 from keras_transformer.training import open_run
@@ -72,6 +73,12 @@ def main(
     """
     teacher, folder = open_run(teacher), pathlib.Path(folder).resolve()
     of_teacher = teacher.recipe
+    if is_prepared(of_teacher.corpus):
+        raise ValueError(
+            "A student needs the text of the corpus, and prepared ones have "
+            f"none. Received: a teacher of {of_teacher.corpus!r}. Train a "
+            "teacher on the corpus itself."
+        )
     pairs = pairs_of(of_teacher, of_teacher.train_split)
     splits = {
         "train": pairs + without_known(interpolated(teacher, pairs), pairs),

@@ -147,7 +147,10 @@ def test_proposals_are_learned_once(run, capsys):
     assert "Learning proposals" not in capsys.readouterr().out
     for weight, other in zip(first.weights, again.weights, strict=True):
         np.testing.assert_array_equal(weight, other)
-    learn_proposals(run, 4, steps=1)  # others
+    (run.folder / "proposals-4.npz").write_bytes(b"damaged")
+    learn_proposals(run, 4, steps=1)
+    assert "Learning proposals" in capsys.readouterr().out
+    learn_proposals(run, 4, steps=2)  # others
     assert "Learning proposals" in capsys.readouterr().out
 
 
@@ -180,6 +183,10 @@ def test_what_cannot_be_is_refused_before_anything_is_learned(run, tmp_path):
     path = tmp_path / "model" / "1"
     with pytest.raises(ValueError, match="block_size=3, beam_size=4"):
         saved_model.export(run, path, block_size=3)
+    with pytest.raises(ValueError, match="block_size=3, shortlist=5"):
+        saved_model.export(
+            run, path, SearchSettings(1), shortlist=5, block_size=3
+        )
     with pytest.raises(ValueError, match="block_size=1"):
         saved_model.export(run, path, SearchSettings(1), block_size=1)
     with pytest.raises(ValueError, match="not from a shortlist"):

@@ -1,5 +1,6 @@
 """Compares blockwise search with greedy search, for good and bad proposals."""
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -127,6 +128,15 @@ def test_wrong_proposals_find_one_token_a_step():
 def test_other_start_and_end_tokens():
     model = BlockModel(5, np.full((2, 9), 4))
     same_as_greedy(model, [9, 5], 3, start_id=6, end_id=0)
+
+
+def test_scores_are_float32_whatever_the_default_dtype():
+    keras.config.set_floatx("float64")
+    try:
+        _, scores, _ = BlockModel(1, np.zeros((2, 3))).search([3, 2], 3)
+    finally:
+        keras.config.set_floatx("float32")
+    assert keras.backend.standardize_dtype(scores.dtype) == "float32"
 
 
 def test_no_sentences():

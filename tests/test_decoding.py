@@ -390,3 +390,5 @@ def test_errors_name_what_was_received():
         beam_search(None, None, [1], 0)
     with pytest.raises(ValueError, match=r"beam_size=4, alpha=-1"):
         beam_search(None, None, [1], 4, -1)
+    with pytest.raises(ValueError, match=r"alpha=nan"):
+        beam_search(None, None, [1], 4, float("nan"))

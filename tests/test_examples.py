@@ -1,10 +1,12 @@
 """Runs every example in miniature; only full size keeps their promises."""
 
 import ast
+import dataclasses
 import importlib.util
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -195,7 +197,6 @@ def test_translation_exports_a_model_that_use_saved_model_loads(
     sizes = {"train": 600, "validation": 20, "test": 20}
     monkeypatch.setattr(builtin, "SIZES", sizes)
     example = load("translation")
-    import dataclasses
 
     small = dataclasses.replace(
         example.RECIPE,
@@ -240,8 +241,6 @@ def test_paper_recipes_trains_and_refuses_other_settings(
 def test_small_corpus_trains_on_both_directions_and_translations(
     tmp_path, recipe, monkeypatch
 ):
-    import dataclasses
-
     from keras_transformer.training.split import read_pairs
 
     example = load("small_corpus")
@@ -279,8 +278,6 @@ def test_small_corpus_trains_on_both_directions_and_translations(
 def test_distillation_trains_a_student_on_translations_of_its_teacher(
     tmp_path, recipe, monkeypatch
 ):
-    import dataclasses
-
     from keras_transformer.export import SavedTranslator
     from keras_transformer.training import open_run
     from keras_transformer.training.split import read_pairs
@@ -310,6 +307,20 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
     written = path.stat().st_mtime_ns
     example.main(teacher.folder, tmp_path / "a", 3, 1, recipe=steps, **small)
     assert path.stat().st_mtime_ns == written
+
+
+def test_distillation_needs_the_text_of_the_corpus(
+    tmp_path, recipe, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    example = load("distillation")
+    (tmp_path / "manifest.json").write_text("{}")
+    recipe = dataclasses.replace(recipe, corpus=str(tmp_path))
+    teacher = types.SimpleNamespace(recipe=recipe)
+    monkeypatch.setattr(example, "open_run", lambda folder: teacher)
+    with pytest.raises(ValueError, match="prepared ones have none"):
+        example.main(tmp_path, tmp_path / "student")
+    assert not (tmp_path / "student").exists()
 
 
 def test_small_corpus_puts_each_sentence_on_one_line(recipe, monkeypatch):

@@ -118,6 +118,9 @@ def test_learned_positions_refuse_a_longer_sequence():
     layer = PositionalEmbedding(3, 4, positions="learned", max_length=5)
     with pytest.raises(ValueError, match="length=7, max_length=5"):
         layer(np.ones((1, 7), int))
+    layer(np.ones((1, 2), int), offset=3)
+    with pytest.raises(ValueError, match="offset=4, length=2, max_length=5"):
+        layer(np.ones((1, 2), int), offset=4)
 
 
 def test_logits_are_the_tied_projection():

@@ -1,8 +1,10 @@
 """Checks that sampling draws from the model's distribution."""
 
+import keras
 import numpy as np
 import paper
 import pytest
+import tensorflow as tf
 from keras import ops
 from test_decoding import END, TableModel
 
@@ -143,6 +145,40 @@ def test_samples_obey_minimum_lengths_and_prefixes():
     assert (ids[1, 5:] == 0).all()
     assert (ids[2, :8] != END).all()
     assert ids[2, 8] == END
+
+
+@pytest.mark.parametrize("arguments", [{}, {"top_k": 3}, {"top_p": 0.9}])
+def test_the_vocabulary_may_have_no_static_size(arguments):
+    """As in a graph whose logits are a list of likely tokens."""
+    logits = np.random.default_rng(5).normal(size=(3, 7)).astype("float32")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None])], autograph=False)
+    def drawn(logits):
+        def step(tokens, cache, index):
+            return logits, cache
+
+        return sample(step, {}, [9] * 3, seed=2, **arguments)[0]
+
+    expected = sample(
+        lambda tokens, cache, index: (logits, cache),
+        {},
+        [9] * 3,
+        seed=2,
+        **arguments,
+    )[0]
+    np.testing.assert_array_equal(drawn(logits), expected)
+
+
+@pytest.mark.parametrize("floatx", ["float64", "bfloat16"])
+def test_scores_are_float32_whatever_the_default_dtype(floatx):
+    keras.config.set_floatx(floatx)
+    try:
+        for search in (greedy_search, sample):
+            step = OneRow([0.0] * 7).step
+            _, scores = search(step, {}, [5, 3])
+            assert keras.backend.standardize_dtype(scores.dtype) == "float32"
+    finally:
+        keras.config.set_floatx("float32")
 
 
 def test_errors_name_what_was_received():

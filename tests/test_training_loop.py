@@ -121,6 +121,16 @@ def test_a_callback_may_stop_training(plain):
     assert int(plain.model.optimizer.iterations) == 4
 
 
+def test_a_stop_tells_how_many_steps_were_done(plain):
+    class Stopper(Recorder):
+        def on_epoch_end(self, epoch, logs=None):
+            signal.raise_signal(signal.SIGTERM)
+
+    plain.every = 50
+    with pytest.raises(TrainingInterrupted, match="after step 4"):
+        fit(plain, 0, 100, Stopper(stop_at=3))
+
+
 @pytest.mark.parametrize("event", ["step", "end"])
 def test_a_signal_always_ends_training(plain, event):
     """Also if it arrives in the last step or the last validation."""

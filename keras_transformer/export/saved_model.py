@@ -93,8 +93,9 @@ def export(
         ValueError: if the path exists or is not of the form `NAME/VERSION`, if
             the dtype is another one, if the run has no intact checkpoint, if a
             shortlist or proposals are to be learned and there are no training
-            pairs, if there is a block size and the search is not greedy, or if
-            the graph has an operation that servers do not know.
+            pairs, if there is a block size and the search is not greedy or has
+            a shortlist, or if the graph has an operation that servers do not
+            know.
     """
     path = pathlib.Path(path)
     if not re.fullmatch(r"[0-9]+", path.name):
@@ -127,6 +128,11 @@ def export(
             "Blocks of tokens are for greedy search. Received: "
             f"block_size={block_size}, beam_size={settings.beam_size}. "
             "Choose beam_size=1, or no block size."
+        )
+    if None not in (block_size, shortlist):
+        raise ValueError(
+            "Blocks of tokens are proposed from all pieces. Received: "
+            f"block_size={block_size}, shortlist={shortlist}. Choose one."
         )
     model = load_model(run)
     translator = Translator(

@@ -50,7 +50,8 @@ class Translator:
         shortlist: a `Shortlist` for the search, or `None` (default): all target
             pieces.
         proposals: a `ProposalLayer` for greedy search, which then finds the
-            same in fewer steps, or `None` (default). Other searches do without.
+            same in fewer steps, but for rounding, or `None` (default). Other
+            searches do without.
 
     Raises:
         ValueError: if the vocabularies of a tokenizer and of the model differ
@@ -150,8 +151,8 @@ class Translator:
             beam_size: K, an integer or scalar tensor.
             alpha: α of the length penalty, a number or scalar tensor.
             max_length: maximum number of pieces of a translation, end token
-                included, an integer or scalar tensor. By default only the
-                settings' `extra_length`, which always holds, limits it.
+                included, an integer or scalar tensor. Defaults to that of the
+                settings, whose `extra_length` always holds.
 
         Returns:
             A dictionary of `translation`, strings `(B, K)`; `score`, float32

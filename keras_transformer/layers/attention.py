@@ -201,7 +201,7 @@ def check_capacity(
         ValueError: if it has not. Numbers that are not known before the
             program runs are not checked.
     """
-    index = _known_index(index)
+    index = known_index(index)
     known = isinstance(capacity, int) and isinstance(length, int)
     if index is None or not known or 0 <= index <= capacity - length:
         return
@@ -212,7 +212,7 @@ def check_capacity(
     )
 
 
-def _known_index(index):
+def known_index(index: int | KerasTensor) -> int | None:
     """Returns an index as an integer, or `None` inside a compiled function."""
     try:
         return int(index)

@@ -30,7 +30,7 @@ class Blocks:
         self.window = window
         self.causal = causal
         # A shorter sequence is one block. An empty one has no blocks.
-        self.size = _at_least_one(_smaller(length, window // 2))
+        self.size = _at_least_one(at_most(length, window // 2))
         self.count = (length + self.size - 1) // self.size
         self.neighbours = 1 if causal else 2
 
@@ -151,12 +151,10 @@ def _check_pairs(height, width):
         )
 
 
-def _smaller(length, most):
-    return (
-        min(length, most)
-        if isinstance(length, int)
-        else ops.minimum(length, most)
-    )
+def at_most(length: int | KerasTensor, maximum: int) -> int | KerasTensor:
+    """Returns the smaller of both."""
+    is_known = isinstance(length, int)
+    return min(length, maximum) if is_known else ops.minimum(length, maximum)
 
 
 def _at_least_one(length):

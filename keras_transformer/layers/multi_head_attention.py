@@ -88,7 +88,8 @@ class MultiHeadAttention(keras.layers.Layer):
             written there, queries attend to positions up to their own (padding
             masks are not read), and the new cache is returned last. Without
             `cache_index` the cache is only read, see `project`; `query` may
-            then have several rows (beams) for each row of the cache.
+            then have several rows (beams) for each row of the cache;
+            `attention_mask` and the causal mask are not for these.
         cache_index: scalar, position of the first query in the cache.
         attention_window: r of section 4, a positive even integer: each
             position sees r / 2 positions before itself and, without

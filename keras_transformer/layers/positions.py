@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
+from keras_transformer.layers.attention import known_index
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.types import Shape
 
@@ -116,10 +117,12 @@ class PositionedLayer(keras.layers.Layer):
                 halves=self.positions == "sinusoidal_halves",
             )  # [T, D]
         longest = self.position_embeddings.shape[0]
-        if isinstance(length, int) and length > longest:
+        offset = known_index(offset)
+        is_known = isinstance(length, int) and offset is not None
+        if is_known and offset + length > longest:
             raise ValueError(
                 "A sequence may not be longer than the learned positions. "
-                f"Received: length={length}, max_length={longest}. "
+                f"Received: {offset=}, {length=}, max_length={longest}. "
                 'Cut the sequence, or use positions="sinusoidal".'
             )
         table = ops.cast(self.position_embeddings, self._exact_dtype)

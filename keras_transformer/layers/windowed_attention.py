@@ -21,7 +21,7 @@ from keras_transformer.layers.attention import (
     scaled_dot_product_attention,
     write_cache,
 )
-from keras_transformer.layers.blocks import Blocks, is_near
+from keras_transformer.layers.blocks import Blocks, at_most, is_near
 from keras_transformer.layers.masks import combine_masks, per_head
 from keras_transformer.layers.types import Cache
 
@@ -184,7 +184,7 @@ def cache_length(
 ) -> int | KerasTensor:
     """Returns how many positions of `length` a cache needs: the r / 2 before
     a position, and the position itself."""
-    return length if window is None else _smaller(length, window // 2 + 1)
+    return length if window is None else at_most(length, window // 2 + 1)
 
 
 def check_window(window: int | None) -> None:
@@ -241,8 +241,3 @@ def _of_last_keys(mask, key_length, end):
 
 def _last_positions(count, end):
     return ops.arange(count) + (end - count)
-
-
-def _smaller(length, most):
-    is_known = isinstance(length, int)
-    return min(length, most) if is_known else ops.minimum(length, most)

@@ -108,7 +108,7 @@ def beam_search(
             `early_stopping` is unknown.
     """
     if any(
-        isinstance(x, int | float) and x < low
+        isinstance(x, int | float) and not x >= low  # nor if it is NaN
         for x, low in ((beam_size, 1), (alpha, 0))
     ):
         raise ValueError(

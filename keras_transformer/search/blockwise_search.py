@@ -140,7 +140,7 @@ def blockwise_search(
             none,
             ops.tile(first[None], (batch, 1)),
             ops.full((batch, longest), PAD, dtype="int32"),
-            ops.zeros((batch,)),
+            ops.zeros((batch,), "float32"),
             ops.zeros((batch,), "bool"),
             cache,
         ),

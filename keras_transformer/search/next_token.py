@@ -70,12 +70,12 @@ def draw(
     """
     logits = ops.cast(logits, "float32")
     allowed = logits if early is None else _without_end(logits, early, end_id)
-    width = logits.shape[-1]
+    width = ops.shape(logits)[-1]
     if top_k is None and top_p is None:
         tokens = ops.arange(width, dtype="int32")[None]
         best = allowed
     else:  # most probable first
-        best, tokens = _top_k(allowed, min(top_k or width, width))
+        best, tokens = _top_k(allowed, at_most(top_k or width, width))
     largest = ops.max(best, axis=-1, keepdims=True)
     weights = ops.exp((best - largest) / max(temperature, 1e-6))
     below = ops.cumsum(weights, axis=-1)

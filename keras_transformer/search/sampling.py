@@ -134,7 +134,7 @@ def sample(
     # Numbers for all steps are drawn at once: inside a loop a seed would draw
     # the same numbers at every step.
     shape = (constraints.longest, ops.shape(constraints.limits)[0])
-    chances = keras.random.uniform(shape, seed=seed)
+    chances = keras.random.uniform(shape, dtype="float32", seed=seed)
 
     def choose(logits, forced, early, index):
         return draw(
@@ -187,7 +187,7 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id):
             ops.cast(0, "int32"),
             ops.full((batch,), start_id, dtype="int32"),
             sequences,
-            ops.zeros((batch,)),
+            ops.zeros((batch,), "float32"),
             ops.zeros((batch,), "bool"),
             cache,
         ),

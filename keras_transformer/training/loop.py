@@ -129,8 +129,7 @@ class Loop:
             epoch = done // self.every
             callbacks.on_epoch_begin(epoch)
             last = min(steps, (epoch + 1) * self.every)
-            logs = self._steps(batches, done, last, callbacks)
-            done = last
+            done, logs = self._steps(batches, done, last, callbacks)
             logs = self._validate(validation, epoch, done, logs, callbacks)
         return logs
 
@@ -181,6 +180,7 @@ class Loop:
             )
 
     def _steps(self, batches, done, last, callbacks):
+        """Runs steps up to the last; returns how many are done, and logs."""
         means, began = _Means(), time.perf_counter()
         for step in range(done, last):
             batch = step % self.every
@@ -199,7 +199,7 @@ class Loop:
                 raise _interrupted(step + 1, self.caught)
             if stop > 0:
                 break
-        return logs
+        return step + 1, logs
 
     def evaluate(self, batches: tf.data.Dataset) -> dict[str, float]:
         """`loss` and `nll`, its unsmoothed part, per real target token.

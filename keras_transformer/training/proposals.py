@@ -69,18 +69,26 @@ def learn_proposals(
     names = [variable.path for variable in layer.weights]
     path = run.folder / f"proposals-{block_size}.npz"
     source = {"weights": digest(model), "steps": steps}
-    if path.exists():
-        metadata, arrays = checkpoints.read(path)
-        is_same = source == {name: metadata.get(name) for name in source}
-        if is_same and sorted(arrays) == sorted(names):
-            layer.set_weights([arrays[name] for name in names])
-            return layer
+    arrays = _kept(path, source)
+    if sorted(arrays) == sorted(names):
+        layer.set_weights([arrays[name] for name in names])
+        return layer
     pairs = _own_translations(run, model)
     print(f"Learning proposals for blocks of {block_size}, {steps:,} steps.")
     _learn(layer, model, pairs, run.recipe, steps)
     arrays = dict(zip(names, layer.get_weights(), strict=True))
     checkpoints.write(path, arrays, source)
     return layer
+
+
+def _kept(path, source):
+    """Returns the arrays of a file, none if it is of another source."""
+    try:
+        metadata, arrays = checkpoints.read(path)
+    except (FileNotFoundError, checkpoints.DamagedCheckpointError):
+        return {}
+    is_same = source == {name: metadata.get(name) for name in source}
+    return arrays if is_same else {}
 
 
 def _own_translations(run, model):
@@ -108,7 +116,7 @@ def _own_translations(run, model):
         )
         return tf.RaggedTensor.from_tensor(ids[:, 0], padding=PAD)
 
-    batches = max(1, pairs.target_tokens // recipe.tokens_per_batch)
+    batches = max(1, pairs.target_tokens // _tokens_per_batch(recipe))
     order, sizes = cut_batches(pairs.lengths, min(batches, len(pairs)))
     found = []
     progress = _progress(len(sizes))
@@ -134,7 +142,7 @@ def _learn(layer, model, pairs, recipe, steps):
     optimizer = keras.optimizers.Adam(rate)
     optimizer.build(layer.trainable_variables)
     batches = iter(
-        training_batches(pairs, recipe.tokens_per_batch, recipe.seed)
+        training_batches(pairs, _tokens_per_batch(recipe), recipe.seed)
     )
 
     @tf.function(autograph=False)
@@ -168,6 +176,11 @@ def _learn(layer, model, pairs, recipe, steps):
     progress = _progress(steps)
     for _ in range(steps):
         progress.add(1, [("nll", step())])
+
+
+def _tokens_per_batch(recipe):
+    """Returns how many tokens fit into the memory at once."""
+    return -(-recipe.tokens_per_batch // recipe.gradient_accumulation_steps)
 
 
 def _reader(model, dtype):
