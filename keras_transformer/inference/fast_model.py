@@ -1,8 +1,8 @@
 """The forward pass of a trained model in plain TensorFlow, made for speed.
 
-It computes the same function as `Transformer`, for translation. The beams of a
-sentence are one row, and their caches are never reordered: each beam attends to
-its own ancestors among all cached positions.
+It computes the same function as `Transformer`, for sources with at least one
+real position. The beams of a sentence are one row, and their caches are never
+reordered: each beam attends to its own ancestors among all cached positions.
 
 Shapes: B batch, K beam size, S source length, T steps so far, H heads, D
 d_model, V vocabulary.
