@@ -7,8 +7,9 @@ its own training pairs. A student learns the original pairs and, from the beam
 of each source, the translation nearest to the reference (Kim and Rush, 2016).
 Most of the time of a translation goes into the decoder, which runs once for
 each word piece. So the student has a deep encoder and a decoder of one layer
-(Kasai et al., 2021), and searches greedily. A second start goes on where the
-first one stopped. The program writes:
+(Kasai et al., 2021), and searches greedily. It begins with the teacher's
+vocabulary and first layers. A second start goes on where the first one stopped.
+The program writes:
 
     TEACHER/beams-….json    the translations of the teacher
     FOLDER/corpus/          the original pairs and those of the teacher
@@ -27,7 +28,6 @@ import dataclasses
 import pathlib
 
 from small_corpus import (
-    SHAPE,
     interpolated,
     pairs_of,
     trained,
@@ -59,7 +59,6 @@ def main(
     num_encoder_layers=6,
     num_decoder_layers=1,
     recipe=RECIPE,
-    **shape,
 ):
     """Does what is not done yet; returns the path of the export.
 
@@ -68,8 +67,6 @@ def main(
         folder: folder of all that is written.
         num_encoder_layers, num_decoder_layers: of the student.
         recipe: fields of the recipe in which the student differs.
-        shape: fields of the student's config, instead of those of
-            `small_corpus.py`.
     """
     teacher, folder = open_run(teacher), pathlib.Path(folder).resolve()
     of_teacher = teacher.recipe
@@ -91,7 +88,7 @@ def main(
         train_split="train",
         validation_split="validation",
         test_split=None,
-        initial_run=None,
+        initial_run=str(teacher.folder),
         lora_rank=None,
         **recipe,
     )
@@ -99,7 +96,8 @@ def main(
         folder / "student",
         student_recipe,
         GREEDY,
-        **{**SHAPE, "dropout_rate": DROPOUT, **shape},
+        preset=None,
+        dropout_rate=DROPOUT,
         num_encoder_layers=num_encoder_layers,
         num_decoder_layers=num_decoder_layers,
     )

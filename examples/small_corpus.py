@@ -156,7 +156,7 @@ def pairs_of(recipe, split):
     return list(zip(*sides, strict=True))
 
 
-def trained(folder, recipe, search=None, **shape):
+def trained(folder, recipe, search=None, preset="tiny", **shape):
     """Returns the run of a folder, which is started and trained if need be."""
     if folder.exists():
         run = open_run(folder)
@@ -171,7 +171,7 @@ def trained(folder, recipe, search=None, **shape):
                 f"Received: {recipe}, {shape}. Name another folder."
             )
     else:
-        run = start_run(folder, "tiny", recipe, search, **shape)
+        run = start_run(folder, preset, recipe, search, **shape)
     train(run, recipe.steps)
     return run
 

@@ -290,9 +290,7 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
     teacher = example.trained(tmp_path / "teacher", recipe, **small)
     pairs = example.pairs_of(recipe, "train")
     taught = example.interpolated(teacher, pairs)
-    path = example.main(
-        teacher.folder, tmp_path / "a", 3, 1, recipe=steps, **small
-    )
+    path = example.main(teacher.folder, tmp_path / "a", 3, 1, recipe=steps)
     student = open_run(tmp_path / "a" / "student")
     depths = student.config.encoder_depth, student.config.decoder_depth
     assert depths == (3, 1)
@@ -305,7 +303,7 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
     assert SavedTranslator(path).metadata["search"]["beam_size"] == 1
     # A second call finds all done.
     written = path.stat().st_mtime_ns
-    example.main(teacher.folder, tmp_path / "a", 3, 1, recipe=steps, **small)
+    example.main(teacher.folder, tmp_path / "a", 3, 1, recipe=steps)
     assert path.stat().st_mtime_ns == written
 
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from conftest import SMALL
 
+from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.inference.text_lines import translate_lines
 from keras_transformer.lock import lock
@@ -18,7 +19,7 @@ from keras_transformer.training import callbacks, checkpoints, score
 from keras_transformer.training.callbacks import steps_of
 from keras_transformer.training.curves import read_log
 from keras_transformer.training.loop import TrainingInterrupted
-from keras_transformer.training.models import load_model
+from keras_transformer.training.models import load_model, with_other_depth
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.progress import read_validated
 from keras_transformer.training.run import open_run
@@ -327,9 +328,48 @@ def test_a_run_can_start_with_the_weights_of_another(run, recipe, tmp_path):
         np.testing.assert_allclose(found, value, atol=1e-6)
 
 
+def test_an_initial_run_may_have_another_depth(run, recipe, tmp_path):
+    tuned = dataclasses.replace(
+        recipe, initial_run=str(run.folder), learning_rate_scale=1e-9
+    )
+    other = start_run(tmp_path / "run", None, tuned, num_encoder_layers=3)
+    model = train(open_run(other.folder), 1, verbose=0)
+    expected = with_other_depth(load_model(run), model.config, recipe.seed)
+    assert len(model.encoder_layers) == 3
+    for found, value in zip(model.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(found, value, atol=1e-6)
+
+
+def test_a_model_of_another_depth_has_the_same_first_layers():
+    config = TransformerConfig(
+        31, num_layers=2, d_model=8, num_heads=2, d_ff=11, norm_first=True
+    )
+    model = Transformer(config, seed=1)
+    for weight in model.weights:  # norms, too
+        weight.assign(np.random.default_rng(2).normal(size=weight.shape))
+    other = with_other_depth(
+        model,
+        dataclasses.replace(config, num_encoder_layers=3, num_decoder_layers=1),
+        seed=5,
+    )
+    assert len(other.encoder_layers) == 3
+    assert len(other.decoder_layers) == 1
+    kept = [
+        (other.target_embedding, model.target_embedding),
+        (other.encoder_norm, model.encoder_norm),
+        (other.decoder_norm, model.decoder_norm),
+        (other.decoder_layers[0], model.decoder_layers[0]),
+        *zip(other.encoder_layers[:2], model.encoder_layers, strict=True),
+    ]
+    for layer, trained in kept:
+        for found, value in zip(layer.weights, trained.weights, strict=True):
+            np.testing.assert_array_equal(found, value)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
+        ({"num_layers": 2, "lora_rank": 2}, "num_layers=2, .* has 1"),
         ({"num_heads": 1}, "num_heads=1, .* has 2"),
         ({"norm_first": True}, "norm_first=True, .* has False"),
         ({"vocab_size": 390}, "vocab_size=390, .* has 400"),

@@ -221,7 +221,9 @@ assert len(translations) == len(lines)
 #
 # To fine-tune, begin with the vocabulary and the weights of another run:
 # `--initial-run runs/OTHER`, or `initial_run` of a `Recipe`. This trains all
-# weights. With `--lora-rank 8`, too, it trains a small addition to each matrix
+# weights. The new model may have more or fewer layers, such as
+# `--num-decoder-layers 1` for fast translation; it begins with the first ones.
+# With `--lora-rank 8`, it trains a small addition to each matrix
 # (LoRA) and nothing else: checkpoints and the optimizer's memory are then a small
 # part of what they are otherwise. The result is exported like any other run.
 #

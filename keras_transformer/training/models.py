@@ -92,6 +92,43 @@ def load_model(run: Run) -> Transformer:
     return model
 
 
+def with_other_depth(
+    model: Transformer, config: TransformerConfig, seed: int
+) -> Transformer:
+    """Returns a model with the weights of a trained one, but other numbers of
+    layers.
+
+    Encoder and decoder keep their first layers (Shleifer and Rush, 2020). The
+    layers that a deeper one has besides are new.
+
+    Example:
+
+    >>> import dataclasses
+    >>> from keras_transformer.training import load_model, open_run
+    >>> model = load_model(open_run("runs/demo"))
+    >>> config = dataclasses.replace(model.config, num_decoder_layers=1)
+    >>> len(with_other_depth(model, config, seed=1).decoder_layers)
+    1
+
+    Args:
+        model: the trained model.
+        config: its config, but for `num_layers`, `num_encoder_layers`,
+            `num_decoder_layers` and rates of dropout.
+        seed: seed of the new layers, to which all random numbers are reset.
+    """
+    keras.utils.set_random_seed(seed)
+    other = Transformer(config, seed=seed)
+    for stack in ("encoder_layers", "decoder_layers"):
+        pairs = zip(getattr(other, stack), getattr(model, stack), strict=False)
+        for layer, trained in pairs:
+            layer.set_weights(trained.get_weights())
+    names = "source_embedding target_embedding encoder_norm decoder_norm"
+    for name in names.split():
+        if trained := getattr(model, name):
+            getattr(other, name).set_weights(trained.get_weights())
+    return other
+
+
 def digest(model: keras.Model) -> str:
     """Returns the SHA-256 of a model's weights, which names its training."""
     sha = hashlib.sha256()

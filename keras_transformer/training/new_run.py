@@ -15,7 +15,7 @@ from keras_transformer.data.settings import CorpusSettings
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.training import checkpoints
-from keras_transformer.training.models import load_model
+from keras_transformer.training.models import load_model, with_other_depth
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import (
     MODEL_CARD,
@@ -33,6 +33,7 @@ ONLY_IN_TRAINING = {
     "activation_dropout_rate",
     "initializer_scale",
 }
+DEPTH = {"num_layers", "num_encoder_layers", "num_decoder_layers"}
 
 # Fields of a recipe that are settled when its corpus is prepared.
 SETTLED = {
@@ -64,8 +65,10 @@ def start_run(
     (2, 128)
 
     The vocabulary is learned now; with `recipe.initial_run` it is that run's,
-    whose weights are copied. With `recipe.lora_rank`, too, these weights stay
-    what they are, and the run trains and saves the factors of LoRA alone. The
+    whose weights are copied. The new run may have more or fewer layers: it
+    begins with the first ones of the other. With `recipe.lora_rank`, too, these
+    weights stay what they are, and the run trains and saves the factors of LoRA
+    alone. The
     dtype policy "auto" is resolved now and kept as what it is on this machine,
     so that a run that is resumed elsewhere computes in the same dtype.
 
@@ -131,6 +134,8 @@ def start_run(
         write_run(run, aside)
         if initial:
             model = load_model(initial)
+            if not recipe.lora_rank:
+                model = with_other_depth(model, config, recipe.seed)
             checkpoints.save(aside / "initial", model, step=0)
             copy_model_card(initial, aside / MODEL_CARD)
     return run
@@ -243,9 +248,10 @@ def _check_fits(initial, config, recipe):
         del shape["source_vocab_size"]  # known when the vocabulary is
         return {**shape, "shared_vocabulary": recipe.shared_vocabulary}
 
+    may_differ = ONLY_IN_TRAINING | (set() if recipe.lora_rank else DEPTH)
     found = shape_of(config, recipe)
     for name, value in shape_of(initial.config, initial.recipe).items():
-        if name not in ONLY_IN_TRAINING and found[name] != value:
+        if name not in may_differ and found[name] != value:
             raise ValueError(
                 "A run begins with the weights of one that has the same model. "
                 f"Received: {name}={found[name]}, {str(initial.folder)!r} has "

@@ -31,7 +31,8 @@ class Recipe(CorpusSettings):
     )
     initial_run: str | None = option_field(
         None,
-        "run to fine-tune: take its vocabulary and its weights",
+        "run to fine-tune: take its vocabulary and its weights; of another "
+        "number of layers, the first ones",
         metavar="RUN",
     )
     lora_rank: int | None = option_field(
