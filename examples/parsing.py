@@ -311,7 +311,9 @@ def train(trees, validation, folder, epochs, tokens_per_batch, seed=1):
         shuffle=False,  # the data set is shuffled already
         verbose=2,
         callbacks=[
-            keras.callbacks.BackupAndRestore(backup, delete_checkpoint=False)
+            keras.callbacks.BackupAndRestore(
+                backup, double_checkpoint=True, delete_checkpoint=False
+            )
         ],
     )
     model.save(folder / "unfinished.keras")
