@@ -1,6 +1,5 @@
 """Fixtures that several test files share: seeds, a corpus and a small run."""
 
-import gc
 import os
 import sys
 from unittest import mock
@@ -15,10 +14,6 @@ import keras
 import pytest
 
 from keras_transformer.processor import aborts_in_half_precision
-
-# Keras and TensorFlow hold so many objects that Python's search for garbage
-# would take a tenth of the time.
-gc.set_threshold(100_000, 50, 100)
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
