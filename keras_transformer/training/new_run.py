@@ -134,11 +134,15 @@ def start_run(
         write_run(run, aside)
         if initial:
             model = load_model(initial)
-            if not recipe.lora_rank:
+            if _depths(config) != _depths(initial.config):
                 model = with_other_depth(model, config, recipe.seed)
             checkpoints.save(aside / "initial", model, step=0)
             copy_model_card(initial, aside / MODEL_CARD)
     return run
+
+
+def _depths(config):
+    return config.encoder_depth, config.decoder_depth
 
 
 def _config(preset, initial, recipe, pairs, overrides):
