@@ -28,6 +28,7 @@ import dataclasses
 import pathlib
 
 from small_corpus import (
+    GREEDY,
     interpolated,
     pairs_of,
     trained,
@@ -37,7 +38,6 @@ from small_corpus import (
 
 from keras_transformer.data.prepared import is_prepared
 from keras_transformer.export import export
-from keras_transformer.inference import SearchSettings
 from keras_transformer.training import open_run
 
 # The student's recipe is the teacher's but for these.
@@ -50,7 +50,6 @@ RECIPE = {
     "average_checkpoints": 10,
 }
 DROPOUT = 0.2
-GREEDY = SearchSettings(beam_size=1)
 
 
 def main(

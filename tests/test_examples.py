@@ -266,6 +266,18 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     assert found.source == [*sources, *targets]
     assert found.target == [*targets, *sources]
     assert run.recipe.initial_run == str(both.folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(example, "translated", translated)
+        student = example.main(
+            recipe, tmp_path / "a", {"steps": 1}, student=True, **small
+        )
+    depths = student.config.encoder_depth, student.config.decoder_depth
+    assert depths == (6, 1)
+    assert student.search.beam_size == 1
+    assert student.recipe.initial_run == run.recipe.initial_run
+    assert read_pairs(student.recipe, "train") == read_pairs(
+        run.recipe, "train"
+    )
     beams = example.translated(both, sources[:3])
     assert [len(beam) for beam in beams] == [example.BEAM] * 3
     monkeypatch.setattr(example, "translate_lines", None)
