@@ -391,6 +391,16 @@ def test_a_mask_of_another_length_is_refused(shape):
         layer(x, x, **{name: np.ones(shape, bool)}, attention_window=4)
 
 
+def test_a_mask_of_too_few_cached_positions_is_refused():
+    layer, x = attention_and_input()
+    cache = layer.empty_cache(B, T, attention_window=4)
+    options = {"cache": cache, "cache_index": 3, "attention_window": 4}
+    now = x[:, 3:4]
+    layer(now, now, attention_mask=np.ones((1, 1, 1), bool), **options)
+    with pytest.raises(ValueError, match="for 4 positions"):
+        layer(now, now, attention_mask=np.ones((1, 1, 3), bool), **options)
+
+
 def test_a_layer_saved_without_a_window_attends_to_all_positions():
     layer = kt.EncoderLayer(D, H, 17, attention_window=6)
     config = layer.get_config()

@@ -234,9 +234,15 @@ def _of_last_keys(mask, key_length, end):
     `end`."""
     if mask is None:
         return None
+    width = ops.shape(mask)[-1]
+    if isinstance(width, int) and isinstance(end, int) and 1 < width < end:
+        raise ValueError(
+            "With a cache, a mask has a value for each position so far, or one "
+            f"for all. Received: mask.shape={tuple(mask.shape)} for {end} "
+            "positions."
+        )
     keys = _last_positions(key_length, end)
-    last = ops.shape(mask)[-1] - 1
-    return ops.take(mask, ops.clip(keys, 0, last), axis=-1)
+    return ops.take(mask, ops.clip(keys, 0, width - 1), axis=-1)
 
 
 def _last_positions(count, end):
