@@ -1,5 +1,6 @@
 """Fixtures that several test files share: seeds, a corpus and a small run."""
 
+import gc
 import os
 import sys
 from unittest import mock
@@ -23,6 +24,8 @@ if keras.backend.backend() == "tensorflow":
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * 2,
     )
+    # Each test process has a core of its own, see `make test`.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
 # Each of these files takes minutes. They start first, so that at the end no
@@ -37,6 +40,12 @@ SLOWEST_FILES = (
     "test_guides.py",
     "test_beam.py",
 )
+
+
+def pytest_collection_finish():
+    # The search for garbage need not look at what was imported.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
