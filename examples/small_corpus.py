@@ -98,7 +98,7 @@ def main(recipe, folder, final=FINAL, student=False, **shape):
     pairs = pairs_of(recipe, recipe.train_split)
     validation = pairs_of(recipe, recipe.validation_split)
 
-    def run_of(name, pairs, shape, search=None, **changes):
+    def run_of(name, pairs, config, search=None, **changes):
         corpus = folder / f"corpus-{name}"
         write(corpus, recipe, {"train": pairs, "validation": validation})
         files = {
@@ -107,18 +107,16 @@ def main(recipe, folder, final=FINAL, student=False, **shape):
             "validation_split": "validation",
         }
         one = dataclasses.replace(recipe, **files, **changes)
-        return trained(folder / name, one, search, **shape)
+        return trained(folder / name, one, search, **{**shape, **config})
 
     turned = [(target, source) for source, target in pairs]
-    both = run_of(
-        "both", pairs + turned, {**shape, "dropout_rate": BOTH_DROPOUT}
-    )
+    both = run_of("both", pairs + turned, {"dropout_rate": BOTH_DROPOUT})
     more = pairs + diversified(both, pairs)
-    shape["dropout_rate"] = FINAL_DROPOUT
+    config = {"dropout_rate": FINAL_DROPOUT}
     final = {"initial_run": str(both.folder), **final}
     if student:
-        return run_of("student", more, {**shape, **STUDENT}, GREEDY, **final)
-    return run_of("final", more, shape, **final)
+        return run_of("student", more, {**config, **STUDENT}, GREEDY, **final)
+    return run_of("final", more, config, **final)
 
 
 def diversified(both, pairs):
@@ -247,7 +245,9 @@ if __name__ == "__main__":
     parser.add_argument("--source", default="en")
     parser.add_argument("--target", default="de")
     parser.add_argument("--tokenize", default="13a", help="sacreBLEU's")
-    parser.add_argument("--student", action="store_true")
+    parser.add_argument(
+        "--student", action="store_true", help="a small model for greedy search"
+    )
     options = parser.parse_args()
     main(
         dataclasses.replace(
