@@ -11,7 +11,7 @@ MODEL ?= saved_models/demo
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: demo serve test test-jax test-torch test-transformers test-page \
-    test-serve test-ray test-slow docs lint format clean
+    test-programs test-serve test-ray test-slow docs lint format clean
 
 demo: .venv/text  ## train, export and use a model: three to five minutes
 	@mkdir -p runs
@@ -71,6 +71,9 @@ test-serve: .venv/dev  ## the server as a process, under load
 test-ray: .venv/ray  ## the server on Ray, under load; five minutes
 	SERVE_OPTIONS="--engine ray --ray-replicas 2" \
 	    $(BIN)/python -m pytest tests/serve_checks.py tests/ray_checks.py
+
+test-programs: .venv/dev  ## guides, signals and machines, as programs
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'programs and not slow'
 
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow

@@ -1,5 +1,6 @@
 """Fixtures that several test files share: seeds, a corpus and a small run."""
 
+import contextlib
 import gc
 import os
 import sys
@@ -26,6 +27,10 @@ if keras.backend.backend() == "tensorflow":
     )
     # Each test process has a core of its own, see `make test`.
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    # See the fixture `optimized_graphs`.
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": True}
+    )
 
 
 # Each of these files takes minutes. They start first, so that at the end no
@@ -43,9 +48,11 @@ SLOWEST_FILES = (
 
 
 def pytest_collection_finish():
-    # The search for garbage need not look at what was imported.
+    # The search for garbage need not look at what was imported, nor as often:
+    # tracing a graph makes very many objects that live.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 def pytest_collection_modifyitems(items):
@@ -59,17 +66,39 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
-@pytest.fixture(scope="module")
-def unoptimized_graphs():
-    """Turns off TensorFlow's graph optimizer for the tests of a module.
-
-    Graphs as small as those of training here take longer to optimize than to
-    run. What is exported and served is tested with the optimizer.
-    """
+def optimize_graphs(value):
     name = "disable_meta_optimizer"
-    tf.config.optimizer.set_experimental_options({name: True})
+    tf.config.optimizer.set_experimental_options({name: not value})
+
+
+@pytest.fixture
+def optimized_graphs():
+    """Turns on TensorFlow's graph optimizer.
+
+    Graphs as small as those of most tests take longer to optimize than to run.
+    What is exported and served is tested with the optimizer.
+    """
+    optimize_graphs(True)
     yield
-    tf.config.optimizer.set_experimental_options({name: False})
+    optimize_graphs(False)
+
+
+@contextlib.contextmanager
+def all_of_one_bleu():
+    """Gives all weights the same BLEU: tracing the search takes seconds."""
+    from keras_transformer.training import score
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(score, "translate_lines", lambda *_, **__: [])
+        patch.setattr(score.evaluation, "score", lambda *_: {"bleu": 1.0})
+        yield
+
+
+@pytest.fixture
+def unscored():
+    """For tests of training in which the BLEU does not matter."""
+    with all_of_one_bleu():
+        yield
 
 
 @pytest.fixture(autouse=True)

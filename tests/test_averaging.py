@@ -10,8 +10,6 @@ from keras_transformer.training.models import load_model
 from keras_transformer.training.progress import Best, write_validated
 from keras_transformer.training.run import open_run
 
-pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
-
 
 def copy_of(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")

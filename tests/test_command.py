@@ -20,8 +20,6 @@ from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.export import saved_translator
 from keras_transformer.training.run import open_run
 
-pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
-
 
 def run_command(capsys, *arguments):
     status = command.main([str(a) for a in arguments])
@@ -114,6 +112,7 @@ def test_each_command_continues_from_the_one_before(
     assert json.loads(stored) == result
 
 
+@pytest.mark.usefixtures("unscored")
 def test_a_prepared_corpus_is_trained_on(corpus, tmp_path, capsys):
     folder, run = str(tmp_path / "prepared"), str(tmp_path / "run")
     settings = ["--vocab-size=400", "--max-length=25"]

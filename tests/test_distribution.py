@@ -17,8 +17,6 @@ from test_interruption import train_command, wait_for_step
 from keras_transformer.training import checkpoints
 from keras_transformer.training.distribution import default_strategy
 
-pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
-
 PROGRAM = pathlib.Path(__file__).with_name("replicas.py")
 CLIPNORM = 0.05
 
@@ -88,6 +86,7 @@ def test_a_chief_is_refused(monkeypatch):
         default_strategy()
 
 
+@pytest.mark.programs
 def test_two_machines_give_the_weights_of_one_device(undivided, tmp_path):
     """Trains with `MultiWorkerMirroredStrategy` on the loopback interface.
 

@@ -56,7 +56,7 @@ def test_the_example_runs(public):
 
 
 @pytest.fixture(scope="module")
-def story(unoptimized_graphs, tmp_path_factory):
+def story(tmp_path_factory):
     """A folder in which the examples of `train` and `export` were run, the
     others need what they wrote; and where these two failed."""
     folder = tmp_path_factory.mktemp("story")

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from conftest import SMALL
 
-pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
-
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
@@ -173,6 +171,7 @@ def test_images_says_what_it_needs(monkeypatch):
         load("images").digits()
 
 
+@pytest.mark.programs
 def test_two_replicas_trains_on_two(corpus):
     """Runs in a new process, since TensorFlow must not have started before."""
     program = (
@@ -205,6 +204,7 @@ def test_translation_exports_a_model_that_use_saved_model_loads(
         data_dir=str(tmp_path / "data"),
     )
     monkeypatch.setattr(example, "RECIPE", small)
+    monkeypatch.setattr(example, "OVERRIDES", SMALL)
     export = tmp_path / "models" / "demo" / "1"
     for _ in range(2):  # the second time everything is done already
         result = example.main(tmp_path / "run", export, steps=2)
@@ -221,7 +221,7 @@ def test_paper_recipes_trains_and_refuses_other_settings(
         "vocab_size": 400,
         "tokens_per_batch": 500,
         "validate_every": 1,
-        "shape": {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31},
+        "shape": SMALL,
         "steps": 2,
     }
     example = load("paper_recipes")
@@ -238,13 +238,13 @@ def test_paper_recipes_trains_and_refuses_other_settings(
             example.main(name, tmp_path / "run", parts=parts, **small)
 
 
+@pytest.mark.usefixtures("unscored")
 def test_small_corpus_trains_on_both_directions_and_translations(
     tmp_path, recipe, monkeypatch
 ):
     from keras_transformer.training.split import read_pairs
 
     example = load("small_corpus")
-    small = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
     recipe = dataclasses.replace(recipe, steps=2, validate_every=2)
     pairs = example.pairs_of(recipe, "train")
     sources, targets = zip(*pairs, strict=True)
@@ -256,7 +256,7 @@ def test_small_corpus_trains_on_both_directions_and_translations(
 
     with monkeypatch.context() as patch:
         patch.setattr(example, "translated", translated)
-        run = example.main(recipe, tmp_path / "a", {"steps": 1}, **small)
+        run = example.main(recipe, tmp_path / "a", {"steps": 1}, **SMALL)
     found = read_pairs(run.recipe, "train")
     assert found.source == [*sources, *sources, *["far from it"] * len(pairs)]
     assert found.target == [*targets, *shorter, *targets]
@@ -269,7 +269,7 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     with monkeypatch.context() as patch:
         patch.setattr(example, "translated", translated)
         student = example.main(
-            recipe, tmp_path / "a", {"steps": 1}, student=True, **small
+            recipe, tmp_path / "a", {"steps": 1}, student=True, **SMALL
         )
     depths = student.config.encoder_depth, student.config.decoder_depth
     assert depths == (6, 1)
@@ -284,9 +284,10 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     assert example.translated(both, sources[:3]) == beams  # from its file
     other = dataclasses.replace(recipe, source="de", target="en")
     with pytest.raises(ValueError, match="of another recipe"):
-        example.trained(both.folder, other, **small)
+        example.trained(both.folder, other, **SMALL)
 
 
+@pytest.mark.usefixtures("unscored")
 def test_distillation_trains_a_student_on_translations_of_its_teacher(
     tmp_path, recipe, monkeypatch
 ):
@@ -296,16 +297,15 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
 
     monkeypatch.syspath_prepend(str(EXAMPLES))
     example = load("distillation")
-    small = {"d_model": 22, "num_heads": 2, "d_ff": 31}
     steps = {"steps": 2, "validate_every": 1}
     recipe = dataclasses.replace(recipe, **steps, test_split=None)
-    teacher = example.trained(tmp_path / "teacher", recipe, **small)
+    teacher = example.trained(tmp_path / "teacher", recipe, **SMALL)
     pairs = example.pairs_of(recipe, "train")
     taught = example.interpolated(teacher, pairs)
-    path = example.main(teacher.folder, tmp_path / "a", 3, 1, recipe=steps)
+    path = example.main(teacher.folder, tmp_path / "a", 2, 1, recipe=steps)
     student = open_run(tmp_path / "a" / "student")
     depths = student.config.encoder_depth, student.config.decoder_depth
-    assert depths == (3, 1)
+    assert depths == (2, 1)
     assert student.search.beam_size == 1
     found = read_pairs(student.recipe, "train")
     found = list(zip(found.source, found.target, strict=True))
@@ -315,7 +315,7 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
     assert SavedTranslator(path).metadata["search"]["beam_size"] == 1
     # A second call finds all done.
     written = path.stat().st_mtime_ns
-    example.main(teacher.folder, tmp_path / "a", 3, 1, recipe=steps)
+    example.main(teacher.folder, tmp_path / "a", 2, 1, recipe=steps)
     assert path.stat().st_mtime_ns == written
 
 

@@ -20,6 +20,7 @@ def test_there_are_guides():
     assert len(GUIDES) >= 6
 
 
+@pytest.mark.programs
 @each_guide
 def test_it_runs_and_leaves_no_files(path, tmp_path):
     """In a process of its own: devices are set before TensorFlow starts."""

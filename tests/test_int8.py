@@ -17,6 +17,8 @@ from keras_transformer.inference.translator import Translator
 
 TEXTS = ["room 7 is on the third floor", "", "one two three"]
 TRANSLATIONS = ["Zimmer 7 ist im dritten Stock", "eins", "eins zwei drei"]
+pytestmark = pytest.mark.usefixtures("optimized_graphs")
+
 SHORT = SearchSettings(beam_size=2, extra_length=2)
 
 

@@ -17,6 +17,8 @@ from conftest import SMALL
 
 from keras_transformer.training import checkpoints
 
+pytestmark = pytest.mark.programs
+
 STEPS = 20
 
 # The command, with a preset that trains in seconds.

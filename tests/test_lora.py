@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import SMALL
+from conftest import SMALL, all_of_one_bleu
 from replicas import train_small_model
 from test_training_loop import CONFIG
 from test_training_step import one_part
@@ -20,7 +20,7 @@ from keras_transformer.cli.run_options import run_of
 from keras_transformer.export import ctranslate2
 from keras_transformer.inference.fast_weights import inference_weights
 from keras_transformer.losses import LabelSmoothedCrossEntropy
-from keras_transformer.training import checkpoints, lora, score, weights_choice
+from keras_transformer.training import checkpoints, lora, weights_choice
 from keras_transformer.training.loop import TrainingInterrupted
 from keras_transformer.training.models import load_model, make_model
 from keras_transformer.training.new_run import start_run
@@ -29,8 +29,6 @@ from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import open_run
 from keras_transformer.training.step import _gradients
 from keras_transformer.training.train_run import train
-
-pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
 
 RANK = 3
 LORA = {"initial_run": "another", "lora_rank": RANK}
@@ -68,10 +66,7 @@ def start_tuning(initial, recipe, folder, **settings):
 
 @pytest.fixture(scope="module", autouse=True)
 def unscored():
-    """Gives all weights the same BLEU: tracing the search takes seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(score, "translate_lines", lambda *_, **__: [])
-        patch.setattr(score.evaluation, "score", lambda *_: {"bleu": 1.0})
+    with all_of_one_bleu():
         yield
 
 
@@ -86,7 +81,7 @@ def initial(recipe, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tuned(initial, recipe, tmp_path_factory, unoptimized_graphs):
+def tuned(initial, recipe, tmp_path_factory):
     """Returns a run with LoRA after eight steps, its model and its output."""
     folder = tmp_path_factory.mktemp("runs") / "tuned"
     other = start_tuning(initial, recipe, folder)
@@ -304,7 +299,7 @@ def test_gradients_equal_those_of_the_public_loss(r_drop):
 
 
 @pytest.fixture(scope="module")
-def undivided(unoptimized_graphs):
+def undivided():
     """Trains on one device in float32."""
     return train_small_model(tf.distribute.get_strategy(), **CLIPPED)
 

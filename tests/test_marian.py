@@ -539,9 +539,8 @@ def test_what_marian_has_no_place_for_is_refused(imported, tmp_path, departure):
 # === Fine-tuning ===
 
 
-def test_an_imported_run_is_fine_tuned(
-    imported, corpus, recipe, tmp_path, unoptimized_graphs
-):
+@pytest.mark.usefixtures("unscored")
+def test_an_imported_run_is_fine_tuned(imported, corpus, recipe, tmp_path):
     recipe = dataclasses.replace(
         recipe, initial_run=str(imported.folder), learning_rate_scale=0.1
     )

@@ -21,6 +21,8 @@ from keras_transformer.inference.text_lines import translate_lines
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training.models import load_model
 
+pytestmark = pytest.mark.usefixtures("optimized_graphs")
+
 HARD_INPUTS = [
     b"",
     b"   ",

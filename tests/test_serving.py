@@ -25,6 +25,8 @@ from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.translator import Translator
 from keras_transformer.search.next_token import most_probable
 
+pytestmark = pytest.mark.usefixtures("optimized_graphs")
+
 
 def test_servers_know_every_operation(exported):
     serving.check_operations(exported)

@@ -174,6 +174,7 @@ def test_an_answer_does_not_depend_on_the_sentences_beside_it(run):
         )
 
 
+@pytest.mark.usefixtures("optimized_graphs")
 @pytest.mark.parametrize(("dtype", "beam_size"), [("float32", 4), ("int8", 1)])
 def test_an_export_has_its_shortlist(run, tmp_path, dtype, beam_size):
     settings = SearchSettings(beam_size)

@@ -25,8 +25,6 @@ from keras_transformer.training.progress import read_validated
 from keras_transformer.training.run import open_run
 from keras_transformer.training.train_run import train
 
-pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
-
 
 @pytest.fixture(scope="module")
 def run(recipe, tmp_path_factory):
@@ -79,6 +77,7 @@ def assert_same_weights(run, other, step):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.usefixtures("unscored")
 def test_a_resumed_run_equals_an_uninterrupted_one_bitwise(
     run, recipe, tmp_path
 ):
@@ -89,6 +88,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bitwise(
     assert_same_weights(run, other, 8)
 
 
+@pytest.mark.usefixtures("unscored")
 def test_checkpoints_between_validations_do_not_change_a_run(
     run, recipe, tmp_path
 ):
@@ -200,6 +200,7 @@ def test_a_failing_plot_is_a_warning(run, monkeypatch):
         callbacks.TrainingCurves(run).on_train_end()
 
 
+@pytest.mark.usefixtures("unscored")
 def test_a_run_ends_after_the_steps_of_its_recipe(recipe, tmp_path, capsys):
     run = start_run(
         tmp_path / "run", "tiny", dataclasses.replace(recipe, steps=3), **SMALL
@@ -213,6 +214,7 @@ def test_a_run_ends_after_the_steps_of_its_recipe(recipe, tmp_path, capsys):
     assert "has its 3 steps" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("unscored")
 def test_separate_vocabularies_train_and_translate(recipe, tmp_path):
     from keras_transformer.inference.translator import Translator
 
@@ -223,7 +225,7 @@ def test_separate_vocabularies_train_and_translate(recipe, tmp_path):
     model = train(run, 2, verbose=0)
     assert run.source_tokenizer.model != run.target_tokenizer.model
     translator = Translator(model, run.source_tokenizer, run.target_tokenizer)
-    found = translator.translate(tf.constant(["one", ""]))
+    found = translator.compiled()(tf.constant(["one", ""]))
     assert found["translation"].shape == (2,)
 
 
@@ -238,6 +240,7 @@ def test_pairs_that_are_left_out_are_counted(corpus, recipe, tmp_path, capsys):
     assert pairs.read(np.arange(len(pairs)), 0).lengths.max() <= 25
 
 
+@pytest.mark.usefixtures("unscored")
 def test_a_run_keeps_the_pairs_that_it_began_with(
     run, corpus, recipe, tmp_path
 ):
@@ -306,6 +309,7 @@ def test_a_start_that_fails_leaves_nothing(recipe, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("unscored")
 def test_a_run_can_start_with_the_weights_of_another(run, recipe, tmp_path):
     """It copies weights and vocabulary; its data and dropout are its own."""
     initial = tmp_path / "initial"
@@ -328,6 +332,7 @@ def test_a_run_can_start_with_the_weights_of_another(run, recipe, tmp_path):
         np.testing.assert_allclose(found, value, atol=1e-6)
 
 
+@pytest.mark.usefixtures("unscored")
 def test_an_initial_run_may_have_another_depth(run, recipe, tmp_path):
     tuned = dataclasses.replace(
         recipe, initial_run=str(run.folder), learning_rate_scale=1e-9

@@ -17,8 +17,6 @@ from keras_transformer.training.models import make_model
 from keras_transformer.training.progress import Best, Progress
 from keras_transformer.training.recipe import Recipe
 
-pytestmark = pytest.mark.usefixtures("unoptimized_graphs")
-
 CONFIG = TransformerConfig(31, num_layers=1, d_model=22, num_heads=2, d_ff=17)
 
 
