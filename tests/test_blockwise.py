@@ -141,6 +141,7 @@ def test_proposals_learn_what_follows(monkeypatch, norm_first):
 
 
 def test_proposals_are_learned_once(run, monkeypatch):
+    monkeypatch.setattr(proposals, "PAIRS", 97)
     first = learn_proposals(run, 4, steps=2)
     learned = []
     monkeypatch.setattr(proposals, "_own_translations", lambda *_: [])
@@ -161,6 +162,7 @@ def test_proposals_are_learned_once(run, monkeypatch):
 def test_an_export_finds_what_greedy_search_finds(
     run, tmp_path, dtype, monkeypatch
 ):
+    monkeypatch.setattr(proposals, "PAIRS", 97)
     monkeypatch.setattr(
         saved_model,
         "learn_proposals",

@@ -180,6 +180,7 @@ def test_hard_inputs_have_valid_answers(translator):
     np.testing.assert_array_equal(found["truncated"], [False] * 8 + [True])
 
 
+@pytest.mark.programs
 def test_the_export_needs_nothing_of_this_package(exported):
     """TensorFlow 2 and its first version's sessions load it."""
     code = f"""if True:

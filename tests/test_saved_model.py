@@ -128,6 +128,7 @@ def test_the_signature_is_as_documented(loaded):
     assert outputs["score"].shape.as_list() == [None]
 
 
+@pytest.mark.programs
 def test_python_a_fresh_process_and_a_session_translate_the_same(
     run, exported, tmp_path
 ):
@@ -183,6 +184,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.programs
 def test_models_with_frozen_weights_do_not_share_them(run, exported, tmp_path):
     """TF_ONEDNN_ASSUME_FROZEN_WEIGHTS caches weights, one cache per model.
 

@@ -285,6 +285,7 @@ def test_max_length_limits_a_translation(exported, run):
         assert set(found["translation"].numpy()[0]) <= possible
 
 
+@pytest.mark.programs
 def test_the_readme_of_an_export_is_true(exported):
     """Its Python runs, and it names the signatures and files that exist."""
     page = (exported / "README.md").read_text()
@@ -305,6 +306,7 @@ def test_the_readme_of_an_export_is_true(exported):
     assert "translation" in result.stdout
 
 
+@pytest.mark.programs
 def test_saved_model_cli_gives_the_same_translations(exported, tmp_path):
     texts = [b"room 7 is on the third floor", b"", "grün 🦄".encode()]
     expected = SavedTranslator(exported).translate(tf.constant(texts))

@@ -9,6 +9,8 @@ import zipfile
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 ROOT = pathlib.Path(__file__).parents[1]
 
 
