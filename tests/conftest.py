@@ -38,10 +38,11 @@ if keras.backend.backend() == "tensorflow":
         return make_train_function(model, *args, **kwargs)
 
     keras.Model.make_train_function = build_first
-    # See the fixture `optimized_graphs`.
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": True}
-    )
+
+
+def optimize_graphs(value):
+    name = "disable_meta_optimizer"
+    tf.config.optimizer.set_experimental_options({name: not value})
 
 
 # Each of these files takes minutes. They start first, so that at the end no
@@ -51,9 +52,8 @@ SLOWEST_FILES = (
     "test_examples.py",
     "test_saved_model.py",
     "test_command.py",
-    "test_distribution.py",
-    "test_interruption.py",
-    "test_guides.py",
+    "test_blockwise.py",
+    "test_lora.py",
     "test_beam.py",
 )
 
@@ -64,6 +64,8 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+    if keras.backend.backend() == "tensorflow":
+        optimize_graphs(False)
 
 
 def pytest_collection_modifyitems(items):
@@ -77,17 +79,12 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
-def optimize_graphs(value):
-    name = "disable_meta_optimizer"
-    tf.config.optimizer.set_experimental_options({name: not value})
-
-
 @pytest.fixture
 def optimized_graphs():
-    """Turns on TensorFlow's graph optimizer.
+    """Turns on TensorFlow's graph optimizer: for what is exported and served.
 
-    Graphs as small as those of most tests take longer to optimize than to run.
-    What is exported and served is tested with the optimizer.
+    Other graphs are so small that to optimize them takes longer than to run
+    them.
     """
     optimize_graphs(True)
     yield
