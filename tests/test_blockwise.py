@@ -140,21 +140,25 @@ def test_proposals_learn_what_follows(monkeypatch, norm_first):
     assert np.mean(is_right) > 0.95
 
 
-def test_proposals_are_learned_once(run, monkeypatch):
+def test_proposals_are_learned_once(run, monkeypatch, capsys):
     monkeypatch.setattr(proposals, "PAIRS", 97)
     first = learn_proposals(run, 4, steps=2)
+    assert "Learning proposals" in capsys.readouterr().out
     learned = []
     monkeypatch.setattr(proposals, "_own_translations", lambda *_: [])
     monkeypatch.setattr(proposals, "_learn", lambda *args: learned.append(args))
     again = learn_proposals(run, 4, steps=2)
     assert not learned
+    assert "Learning proposals" not in capsys.readouterr().out
     for weight, other in zip(first.weights, again.weights, strict=True):
         np.testing.assert_array_equal(weight, other)
     (run.folder / "proposals-4.npz").write_bytes(b"damaged")
     learn_proposals(run, 4, steps=1)
     assert len(learned) == 1
+    assert "Learning proposals" in capsys.readouterr().out
     learn_proposals(run, 4, steps=2)  # others
     assert len(learned) == 2
+    assert "Learning proposals" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("optimized_graphs")

@@ -51,6 +51,9 @@ def test_each_command_continues_from_the_one_before(
     assert status == 0, captured.err
     assert "Going on from step 8" in captured.out
     lines = (run / "evaluations.jsonl").read_text().splitlines()
+    chosen = [json.loads(line)["weights"] for line in lines]
+    assert len(chosen) == 2
+    assert chosen[0] == "average of 2, steps 4 to 8"
     assert json.loads(lines[-1])["sentences"] == 61
     assert lines[-1] in captured.out
     assert run_command(capsys, "export", run, model, "--beam-size", 2)[0] == 0
@@ -118,12 +121,14 @@ def test_a_prepared_corpus_is_trained_on(corpus, tmp_path, capsys):
     assert f"left out: {700 - pairs} too long" in captured.out
     train = ["train", "--corpus", folder, "--out", run, "--steps=1"]
     train += ["--num-layers=1", "--d-model=22", "--num-heads=2", "--d-ff=31"]
+    train += ["--test=validation"]
     status, captured = run_command(capsys, *train, "--max-length=26")
     assert status == 1
     assert re.search("max_length=26.* has 25", captured.err)
     status, captured = run_command(capsys, *train)
     assert status == 0
     assert f"on {pairs} pairs" in captured.out
+    assert '"split": "validation"' in captured.out
     assert not (tmp_path / "run" / "data").exists()
     # The default is refused, too, where it is given and differs.
     again = [x if x != run else run + "-x" for x in train]

@@ -213,7 +213,6 @@ def test_translation_exports_a_model_that_use_saved_model_loads(
     assert "quarter past five" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("unscored")
 def test_paper_recipes_trains_and_refuses_other_settings(
     corpus, tmp_path, capsys
 ):
@@ -229,7 +228,7 @@ def test_paper_recipes_trains_and_refuses_other_settings(
     for _ in range(2):  # the second time everything is done already
         example.main("base-de", tmp_path / "run", parts=3, **small)
     out = capsys.readouterr().out
-    assert out.count('"split": "test"') == 2
+    assert out.count('"sentences": 61') == 2
     assert "average of 2" in out
     for name, parts, expected in (
         ("base-de", 2, "gradient_accumulation_steps=2, .* has 3"),

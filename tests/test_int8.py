@@ -15,10 +15,10 @@ from keras_transformer.inference.int8_weights import Int8Matrix
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
 
-TEXTS = ["room 7 is on the third floor", "", "one two three"]
-TRANSLATIONS = ["Zimmer 7 ist im dritten Stock", "eins", "eins zwei drei"]
 pytestmark = pytest.mark.usefixtures("optimized_graphs")
 
+TEXTS = ["room 7 is on the third floor", "", "one two three"]
+TRANSLATIONS = ["Zimmer 7 ist im dritten Stock", "eins", "eins zwei drei"]
 SHORT = SearchSettings(beam_size=2, extra_length=2)
 
 
