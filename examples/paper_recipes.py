@@ -65,10 +65,11 @@ def main(name, folder, parts=1, dtype_policy="auto", data_dir=None, **changes):
         gradient_accumulation_steps=parts,
         dtype_policy=dtype_policy,
         average_checkpoints=average,
-        data_dir=data_dir,
+        data_dir=data_dir and os.path.abspath(data_dir),
         **{"steps": steps, **changes},
     )
-    corpus = pathlib.Path(f"{folder}-corpus")
+    folder = pathlib.Path(folder).absolute()
+    corpus = folder.with_name(f"{folder.name}-corpus")
     if not corpus.exists():
         settings = {
             field.name: getattr(recipe, field.name)
@@ -77,7 +78,7 @@ def main(name, folder, parts=1, dtype_policy="auto", data_dir=None, **changes):
         }
         prepare(recipe.corpus, corpus, Preparation(**settings))
     recipe = dataclasses.replace(recipe, corpus=str(corpus))
-    if pathlib.Path(folder).exists():
+    if folder.exists():
         run = open_run(folder)
         check_same(run, recipe, **model, **shape)
     else:

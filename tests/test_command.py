@@ -1,9 +1,11 @@
 """Runs the command as users type it, with right and wrong input."""
 
+import dataclasses
 import errno
 import io
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -16,8 +18,10 @@ import pytest
 from keras_transformer.cli import arguments as command_line
 from keras_transformer.cli import commands
 from keras_transformer.cli import main as command
+from keras_transformer.cli.run_options import run_of
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.export import saved_translator
+from keras_transformer.training.new_run import start_run
 from keras_transformer.training.run import open_run
 
 
@@ -253,6 +257,34 @@ def test_a_resumed_run_refuses_other_settings(run, capsys):
     assert "Received: --seed 7, the run has 1. Leave" in captured.err
 
 
+def test_a_run_resumes_from_any_folder(recipe, tmp_path, monkeypatch):
+    corpus = pathlib.Path(recipe.corpus)
+    monkeypatch.chdir(corpus.parent)
+    small = {"num_layers": 1, "d_model": 8, "num_heads": 1, "d_ff": 8}
+    given = dataclasses.replace(recipe, corpus=corpus.name)
+    start_run(tmp_path / "run", "tiny", given, **small)
+    monkeypatch.chdir(corpus)
+    given = {"out": str(tmp_path / "run"), "resume": True}
+    for corpus_option in ({}, {"corpus": "."}, {"corpus": f"{corpus}/"}):
+        found = run_of({**given, **corpus_option}, worker=0)
+        assert found.recipe.corpus == str(corpus)
+    with pytest.raises(ValueError, match=r"--corpus /.*, the run has"):
+        run_of({**given, "corpus": ".."}, worker=0)
+
+
+def test_a_corpus_may_be_moved(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    path.write_text(path.read_text().replace(run.recipe.corpus, "/was/here"))
+    given = {"out": str(path.parent), "resume": True}
+    with pytest.raises(ValueError, match=r"was/here'.* by --corpus"):
+        run_of(given, worker=0)
+    found = run_of({**given, "corpus": run.recipe.corpus}, worker=0)
+    assert found.recipe == run.recipe
+    with pytest.raises(ValueError, match="--seed 7"):
+        run_of({**given, "corpus": run.recipe.corpus, "seed": 7}, worker=0)
+
+
 def test_evaluate_refuses_unequal_files(exported, unequal_files, capsys):
     status, captured = run_command(
         capsys,
@@ -287,19 +319,24 @@ def test_an_unknown_option_exits_with_2(capsys):
 
 
 def test_a_failing_command_prints_one_line(tmp_path):
-    """Runs a real process, whose native libraries must not write either."""
+    """Runs a real process, whose native libraries must not write either, where
+    the terminal has no letters but those of ASCII."""
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "keras_transformer", "train"]
     result = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", "export", "nothing", "x/1"],
+        [*command, "--seed", "-1", "--out", "x"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         check=False,
+        env={**os.environ, **locale},
     )
     assert result.returncode == 1
     assert result.stdout == ""
     lines = result.stderr.strip().split("\n")
     assert len(lines) == 1, lines
-    assert "'nothing'" in lines[0]
+    assert "Received: seed=-1" in lines[0]
+    assert r"2\xb3\xb2" in lines[0]
 
 
 def test_the_command_that_started_a_run_also_resumes_it(run, capsys):

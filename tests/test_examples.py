@@ -225,8 +225,9 @@ def test_paper_recipes_trains_and_refuses_other_settings(
         "steps": 2,
     }
     example = load("paper_recipes")
-    for _ in range(2):  # the second time everything is done already
-        example.main("base-de", tmp_path / "run", parts=3, **small)
+    # The second time everything is done already.
+    for folder in (tmp_path / "run", f"{tmp_path}/run/"):
+        example.main("base-de", folder, parts=3, **small)
     out = capsys.readouterr().out
     assert out.count('"sentences": 61') == 2
     assert "average of 2" in out

@@ -371,7 +371,9 @@ def test_twenty_kills_while_preparing_change_nothing(
 
 def test_a_flipped_byte_is_named(corpus, tmp_path):
     folder = prepare(str(corpus), tmp_path / "prepared", SETTINGS).folder
-    for path in [*folder.glob("*.npy"), *folder.glob("*.model")]:
+    texts = [*folder.glob("validation.*")]
+    assert len(texts) == 2
+    for path in [*folder.glob("*.npy"), *folder.glob("*.model"), *texts]:
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         with pytest.raises(ValueError, match=f"{path.name}' is damaged"):
@@ -384,9 +386,10 @@ def test_a_flipped_byte_is_named(corpus, tmp_path):
     manifest.write_text(manifest.read_text()[:-9])
     with pytest.raises(ValueError, match=r"manifest.json' is damaged"):
         PreparedCorpus(folder)
-    manifest.write_text(json.dumps({"format": 999}))
-    with pytest.raises(ValueError, match="format 999"):
-        PreparedCorpus(folder)
+    for content, found in (({"format": 999}, 999), ([{"name": "x"}], None)):
+        manifest.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=f"format {found}, .*another name"):
+            PreparedCorpus(folder)
     with pytest.raises(ValueError, match="Not a prepared corpus"):
         PreparedCorpus(tmp_path)
 
@@ -418,6 +421,14 @@ def no_text(folder):
     (folder / "train.tsv").write_text("")
 
 
+def in_columns(**columns):
+    def spoil(folder):
+        table = pyarrow.table({name: [cell] for name, cell in columns.items()})
+        parquet.write_table(table, folder / "train.parquet")
+
+    return spoil
+
+
 BROKEN = [
     (cut_gzip, r"Cannot read .*train.en.gz.*complete"),
     (unequal, "3 in .*train.en.*2 in .*train.de"),
@@ -425,6 +436,12 @@ BROKEN = [
     (short_row, "Line 3 of .*at least 2 columns.*Received: 1"),
     (nothing_left, "no pair left|Cannot learn the vocabulary"),
     (no_text, "no column 'en'"),
+    (in_columns(en="one", de=1), "'de' of .*train.parquet.*text.*: int"),
+    (in_columns(en=b"one", de="eins"), "'en' of .*must hold text.*: bytes"),
+    (
+        in_columns(text="one", translation="eins is de for one in en"),
+        "no column 'en'. Expected one of: translation",
+    ),
 ]
 
 

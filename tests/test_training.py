@@ -22,8 +22,13 @@ from keras_transformer.training.loop import TrainingInterrupted
 from keras_transformer.training.models import load_model, with_other_depth
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.progress import read_validated
-from keras_transformer.training.run import open_run
+from keras_transformer.training.run import (
+    open_run,
+    record_start,
+    steps_to_train,
+)
 from keras_transformer.training.train_run import train
+from keras_transformer.training.weights_choice import choose_weights
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +91,35 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bitwise(
     for steps in (4, 6, 8):
         train(open_run(other.folder), steps, verbose=0)
     assert_same_weights(run, other, 8)
+
+
+@pytest.mark.usefixtures("unscored")
+def test_weights_chosen_while_a_run_trains_do_not_end_it(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    looked = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            choose_weights(run)
+            looked.append(checkpoints.read_metadata(run.weights)["chosen"])
+
+    train(run, 9, verbose=0, callbacks=[Look()])
+    assert looked == ["average of 2, steps 4 to 8"]
+    chosen = checkpoints.read_metadata(run.weights)["chosen"]
+    assert chosen == "average of 3, steps 4 to 9"
+
+
+def test_a_run_that_was_given_more_steps_keeps_them(run, tmp_path, capsys):
+    shutil.copytree(run.folder, tmp_path / "run")
+    recipe = dataclasses.replace(run.recipe, steps=5)
+    run = dataclasses.replace(run, folder=tmp_path / "run", recipe=recipe)
+    train(run, verbose=0)
+    assert "Nothing to do: the run has its 8 steps." in capsys.readouterr().out
+    record_start(run, "float32", devices=1, steps=3)
+    with open(run.folder / "starts.jsonl", "a") as file:
+        file.write('{"devices": 1}\n{"steps": 9')  # of 0.1; cut short
+    assert steps_to_train(run) == 8
 
 
 @pytest.mark.usefixtures("unscored")
@@ -196,8 +230,10 @@ def test_a_failing_plot_is_a_warning(run, monkeypatch):
         raise OSError("no room for a picture")
 
     monkeypatch.setattr(callbacks, "plot_training", fail)
-    with pytest.warns(UserWarning, match="no room for a picture"):
+    with pytest.warns(UserWarning, match="no room for a picture") as warned:
         callbacks.TrainingCurves(run).on_train_end()
+    # The command shows the warnings of its own modules only.
+    assert warned[0].filename == callbacks.__file__
 
 
 @pytest.mark.usefixtures("unscored")

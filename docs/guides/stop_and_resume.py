@@ -157,7 +157,7 @@ for path in sorted(resumed.folder.rglob("*")):
 # | `data/` | the encoded training pairs, with a manifest of counts and checksums |
 # | `checkpoints/step-*.npz` | all state after a step |
 # | `checkpoints/validated.json` | the best validation so far, after each validation |
-# | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices |
+# | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices, steps |
 # | `log.jsonl`, `training.png`, `logs/` | the curves: as text, as a picture, and for TensorBoard |
 # | `weights.npz` | the chosen weights, when training has ended |
 # | `.lock` | keeps a second process away |
@@ -166,6 +166,9 @@ for path in sorted(resumed.folder.rglob("*")):
 #   checkpoints are reported.
 # - Checkpoints are written at every validation, and with
 #   `--save-every-minutes` between them.
+# - To train a run for longer, add `--steps N`. Later starts go on to N, too.
+# - A run may be resumed from any folder. If its corpus was moved, name the new
+#   place by `--corpus`.
 # - A lock keeps a second process from training the same run.
 # - A loss or a weight that is not finite ends training before it is saved.
 #

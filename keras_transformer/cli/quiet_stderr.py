@@ -38,7 +38,13 @@ def silence() -> None:
     )
     logging.getLogger("absl").setLevel(logging.ERROR)
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1)
+        terminal = os.fdopen(
+            os.dup(sys.stderr.fileno()),
+            "w",
+            buffering=1,
+            encoding=sys.stderr.encoding,
+            errors="backslashreplace",  # as Python's own
+        )
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         sys.stderr = terminal
         # Shows where native code crashed, since its own messages are silenced.

@@ -1,5 +1,6 @@
 """Creates or opens the run of `keras-transformer train`."""
 
+import dataclasses
 import os
 from typing import Any
 
@@ -9,8 +10,10 @@ from keras_transformer.cli.arguments import (
     options_of,
 )
 from keras_transformer.config import PRESETS, TransformerConfig
+from keras_transformer.data.corpus import absolute, is_path
 from keras_transformer.data.prepared import is_prepared
 from keras_transformer.training.new_run import (
+    absolute_paths,
     check_settled,
     check_vocabulary,
     start_run,
@@ -40,7 +43,7 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
     settings = {k: v for k, v in settings.items() if v is not None}
     exists = os.path.exists(folder) or not settings
     if worker > 0 or ("resume" in given and exists):
-        run = open_run(folder)
+        run = _with_moved_corpus(open_run(folder), settings)
         _check_agrees(settings, run)
         return run
     corpus = recipe.get("corpus", Recipe.corpus)
@@ -58,9 +61,30 @@ def settings_of(cls: type, given: dict[str, Any]) -> dict[str, Any]:
     return {f.name: given[f.name] for f in options_of(cls) if f.name in given}
 
 
+def _with_moved_corpus(run, settings):
+    """Returns a run whose recipe says where its corpus lies now.
+
+    If it is no longer where it was, `settings` must name its new place.
+    """
+    kept = run.recipe.corpus
+    if not kept or not is_path(kept) or os.path.isdir(kept):
+        return run
+    if "corpus" not in settings:
+        raise ValueError(
+            f"The corpus of the run is not where it was. Received: {kept!r}, "
+            "which is no folder. Put it back, or name its new place by "
+            "--corpus."
+        )
+    moved = absolute(settings["corpus"])
+    recipe = dataclasses.replace(run.recipe, corpus=moved)
+    return dataclasses.replace(run, recipe=recipe)
+
+
 def _check_agrees(settings, run):
     """Checks that a resumed run has the settings that are given."""
     kept = {**run.config.to_dict(), **vars(run.recipe)}
+    kept |= absolute_paths(kept)
+    settings = {**settings, **absolute_paths(settings)}
     kept["preset"] = _preset_of(run.config, settings)
     fields = [*options_of(Recipe), *options_of(TransformerConfig)]
     options = {field.name: option_of(field) for field in fields}

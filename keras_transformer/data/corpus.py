@@ -116,13 +116,23 @@ def open_corpus(
     """
     if not isinstance(corpus, str):
         return table_files.row_pairs(corpus, source, target)
-    if corpus == "builtin" or corpus.startswith("tfds:"):
+    if not is_path(corpus):
         from keras_transformer.data.tfds_corpus import tfds_pairs
 
         name = corpus.removeprefix("tfds:")
         name = "keras_transformer_phrases" if corpus == "builtin" else name
         return tfds_pairs(name, split, source, target, data_dir)
     return _folder_pairs(corpus, split, source, target)
+
+
+def is_path(corpus: str) -> bool:
+    """Returns whether the name of a corpus is the path of a folder."""
+    return corpus != "builtin" and not corpus.startswith("tfds:")
+
+
+def absolute(corpus: str) -> str:
+    """Returns the name of a corpus; a path becomes absolute."""
+    return os.path.abspath(corpus) if is_path(corpus) else corpus
 
 
 def _folder_pairs(folder, split, source, target):

@@ -23,7 +23,7 @@ from keras_transformer.atomic_files import (
     sync_folder,
     write_aside,
 )
-from keras_transformer.data.corpus import open_corpus
+from keras_transformer.data.corpus import absolute, open_corpus
 from keras_transformer.data.pair_stream import PairStream
 from keras_transformer.data.prepared import (
     FORMAT,
@@ -123,10 +123,7 @@ def make_job(
         )
     if isinstance(corpora, str) or not isinstance(corpora, Sequence):
         corpora = [corpora]
-    corpora = [
-        os.path.abspath(c) if isinstance(c, str) and os.path.isdir(c) else c
-        for c in corpora
-    ]
+    corpora = [absolute(c) if isinstance(c, str) else c for c in corpora]
     if any(isinstance(corpus, Mapping) for corpus in corpora):
         raise ValueError(
             "Rows are one corpus of several. Received: a list of rows. Give "
@@ -241,15 +238,14 @@ def finish(
         ValueError: if no pair is left.
     """
     shards = read_records(folder)
-    manifest = _manifest(job, shards, tokenizers, evaluation)
+    texts = [p for name in evaluation for p in _text_paths(job, folder, name)]
+    manifest = _manifest(job, shards, tokenizers, evaluation, texts)
     if not any(round(c["weight"] * c["pairs"]) for c in manifest["corpora"]):
         raise ValueError(
             f"Split {job.settings.train_split!r} has no pair left. Left out: "
             f"{total_left_out(manifest)}; max_length={job.settings.max_length}."
         )
-    complete = {MANIFEST}
-    for name in evaluation:
-        complete.update(path.name for path in _text_paths(job, folder, name))
+    complete = {MANIFEST, *(path.name for path in texts)}
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
         complete.add(f"{side}.model")
         with write_aside(folder / f"{side}.model") as file:
@@ -265,7 +261,7 @@ def finish(
     sync_folder(job.folder.parent)
 
 
-def _manifest(job, shards, tokenizers, evaluation):
+def _manifest(job, shards, tokenizers, evaluation, texts):
     corpora = []
     for number, corpus in enumerate(job.corpora):
         mine = [s for s in shards if s["name"].startswith(f"pairs-{number}-")]
@@ -300,6 +296,7 @@ def _manifest(job, shards, tokenizers, evaluation):
             for side, tokenizer in zip(SIDES, tokenizers, strict=True)
         },
         "evaluation": evaluation,
+        "texts": {path.name: sha256(path.read_bytes()) for path in texts},
         "corpora": corpora,
     }
 

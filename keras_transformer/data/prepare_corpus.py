@@ -111,7 +111,7 @@ def _survey(job, blocks):
             progress.add(len(block.pairs))
     tokenizers = job.tokenizers
     if tokenizers is None:
-        progress.say("Learning the vocabulary …")
+        progress.say("Learning the vocabulary.")
         tokenizers = learn_vocabularies(sample.pairs(), settings)
     return Survey(tokenizers, find_duplicates(hashes), pairs)
 

@@ -101,6 +101,7 @@ class PreparedCorpus:
             f"{side}.model": self.manifest["vocabularies"][side]
             for side in SIDES
         }
+        files |= self.manifest.get("texts", {})  # older manifests have none
         for record in self.manifest["corpora"]:
             for shard in record["shards"]:
                 for kind in KINDS:
@@ -217,10 +218,12 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
-    if manifest.get("format") != FORMAT:
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
         raise ValueError(
-            f"{str(folder)!r} has format {manifest.get('format')!r}, this "
-            f"version reads format {FORMAT}. Prepare the corpus again."
+            f"{str(path)!r} has format {found!r}, this version reads format "
+            f"{FORMAT}. Prepare the corpus again; if the file is not of "
+            "`keras-transformer prepare`, give it another name."
         )
     return manifest
 

@@ -80,7 +80,8 @@ def parquet_pairs(
             `translation`. A cell without a value is a blank sentence.
 
     Raises:
-        ValueError: if a column is missing or a file cannot be read.
+        ValueError: if a column is missing or holds no text, or a file cannot
+            be read.
     """
     import pyarrow
     from pyarrow import parquet
@@ -122,7 +123,7 @@ def row_pairs(rows: Iterable[Mapping], source: str, target: str) -> PairStream:
 
     Raises:
         ValueError: if the rows can be read only once; while they are read, if
-            an entry is missing.
+            an entry is missing or is no text.
     """
     if iter(rows) is rows:
         raise ValueError(
@@ -140,8 +141,23 @@ def _pairs(rows, table, source, target):
     for row in rows:
         cells = row
         if "translation" in row and not {source, target} <= row.keys():
-            cells = row["translation"] or {source: "", target: ""}
-        for column in (source, target):
-            if column not in cells:
-                raise ValueError(_no_column(table, column, list(cells)))
-        yield cells[source] or "", cells[target] or ""
+            cells = row["translation"]
+            if cells is None:
+                cells = {source: None, target: None}
+            elif not isinstance(cells, Mapping):  # a column of text
+                cells = row
+        yield tuple(_text(cells, name, table) for name in (source, target))
+
+
+def _text(cells, column, table):
+    if column not in cells:
+        raise ValueError(_no_column(table, column, list(cells)))
+    text = cells[column]
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise ValueError(
+            f"The column {column!r} of {table!r} must hold text. Received: "
+            f"{type(text).__name__}. Convert the column to strings."
+        )
+    return text

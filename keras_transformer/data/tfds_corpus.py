@@ -38,7 +38,7 @@ def tfds_pairs(
             )
     if not builder.is_prepared():
         _require_network(name, builder)
-        print(f"Preparing {name} …")
+        print(f"Preparing {name}.")
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 builder.download_and_prepare()

@@ -177,6 +177,8 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict | None = None):
         self.save()
+        # Nor are those that were chosen while it went on.
+        self.run.weights.unlink(missing_ok=True)
 
     def save(self):
         """Saves the state unless the checkpoint of this step is there."""
@@ -213,4 +215,4 @@ class TrainingCurves(keras.callbacks.Callback):
         try:
             plot_training(self.folder)
         except Exception as error:
-            warnings.warn(f"Cannot draw training.png: {error}", stacklevel=2)
+            warnings.warn(f"Cannot draw training.png: {error}", stacklevel=1)

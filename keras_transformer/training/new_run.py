@@ -3,9 +3,12 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import TransformerConfig
+from keras_transformer.data.corpus import absolute
 from keras_transformer.data.prepared import (
     PreparedCorpus,
     is_prepared,
@@ -68,9 +71,10 @@ def start_run(
     whose weights are copied. The new run may have more or fewer layers: it
     begins with the first ones of the other. With `recipe.lora_rank`, too, these
     weights stay what they are, and the run trains and saves the factors of LoRA
-    alone. The
-    dtype policy "auto" is resolved now and kept as what it is on this machine,
-    so that a run that is resumed elsewhere computes in the same dtype.
+    alone. The dtype policy "auto" is resolved now and kept as what it is on
+    this machine, so that a run that is resumed elsewhere computes in the same
+    dtype. Paths of the recipe become absolute, so that a run can be resumed
+    from any folder.
 
     Args:
         folder: folder of the new run, which must not exist.
@@ -98,6 +102,7 @@ def start_run(
             "The folder of a new run must not exist. Received: "
             f"{str(folder)!r}. Go on with it by --resume, or name another."
         )
+    recipe = dataclasses.replace(recipe, **absolute_paths(vars(recipe)))
     if is_prepared(recipe.corpus):
         recipe = _with_settings_of(recipe.corpus, recipe)
     initial = open_run(recipe.initial_run) if recipe.initial_run else None
@@ -139,6 +144,17 @@ def start_run(
             checkpoints.save(aside / "initial", model, step=0)
             copy_model_card(initial, aside / MODEL_CARD)
     return run
+
+
+def absolute_paths(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns those settings of a recipe that are paths, made absolute."""
+    paths = {"corpus": absolute}
+    paths |= dict.fromkeys(("initial_run", "data_dir"), os.path.abspath)
+    return {
+        name: made_absolute(settings[name])
+        for name, made_absolute in paths.items()
+        if settings.get(name)
+    }
 
 
 def _depths(config):

@@ -94,7 +94,11 @@ class Recipe(CorpusSettings):
     patience: int | None = option_field(
         None, "stop after N validations without a better BLEU"
     )
-    keep_checkpoints: int = option_field(5, "newest checkpoints to keep")
+    keep_checkpoints: int = option_field(
+        5,
+        "newest checkpoints to keep, at least those to average; the best one "
+        "is kept, too",
+    )
     average_checkpoints: int = option_field(
         5, "newest checkpoints to average at the end, section 6.1"
     )

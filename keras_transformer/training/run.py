@@ -6,13 +6,14 @@ training data and the vocabularies; beside it are the vocabularies
 were not prepared before, `initial/` with the weights of another run if
 it began with these, `checkpoints/` (with LoRA, of its factors alone),
 `log.jsonl`, the same as `logs/` for TensorBoard and as `training.png`,
-`starts.jsonl` with a line of versions and devices for each start of training,
-and in the end `weights.npz`, the weights that were chosen.
+`starts.jsonl` with a line of versions, devices and steps for each start of
+training, and in the end `weights.npz`, the weights that were chosen.
 
 `new_run` starts a run, `split` loads its sentence pairs, `models` builds its
 model, `train_run` trains it.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -35,6 +36,7 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
 FORMAT = 1
+STARTS = "starts.jsonl"
 MODEL_CARD = "MODEL_CARD.md"  # an imported model brings it, with the licence
 
 
@@ -212,8 +214,9 @@ def wait_for_file(path: pathlib.Path, seconds: int = 24 * 3600):
     )
 
 
-def record_start(run: Run, dtype_policy: str, devices: int):
-    """Adds a line to `starts.jsonl`: what this start of training runs on."""
+def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
+    """Adds a line to `starts.jsonl`: what this start of training runs on, and
+    up to which step."""
     record = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "keras_transformer": keras_transformer.__version__,
@@ -223,6 +226,7 @@ def record_start(run: Run, dtype_policy: str, devices: int):
         "processor": processor.describe(),
         "dtype_policy": dtype_policy,
         "devices": devices,
+        "steps": steps,
         "cores": os.cpu_count(),
         "environment": {
             name: value
@@ -231,5 +235,15 @@ def record_start(run: Run, dtype_policy: str, devices: int):
             and name != "TF_CONFIG"  # differs from worker to worker
         },
     }
-    with open(run.folder / "starts.jsonl", "a") as file:
+    with open(run.folder / STARTS, "a") as file:
         file.write(json.dumps(record) + "\n")
+
+
+def steps_to_train(run: Run) -> int:
+    """Returns the steps of the recipe, or more if a start was given more."""
+    steps = [run.recipe.steps]
+    with contextlib.suppress(FileNotFoundError):
+        for line in (run.folder / STARTS).read_text().splitlines():
+            with contextlib.suppress(ValueError):  # a line that was cut short
+                steps.append(json.loads(line).get("steps", 0))
+    return max(steps)

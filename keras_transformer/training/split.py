@@ -139,7 +139,10 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
         prepare_training_pairs(run.recipe, run.data, tokenizers)
     wait_for_file(run.data / MANIFEST)
     pairs = PreparedCorpus(run.data)
-    if pairs.digest != run.data_fingerprint != _earlier_digest(pairs):
+    if pairs.digest != run.data_fingerprint and (
+        is_prepared(run.recipe.corpus)
+        or _earlier_digest(pairs) != run.data_fingerprint
+    ):
         raise ValueError(
             f"The training data of {str(run.folder)!r} has changed since the "
             "run began. Restore the corpus, or start a new run."

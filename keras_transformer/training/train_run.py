@@ -23,7 +23,7 @@ from keras_transformer.training.distribution import (
 from keras_transformer.training.loop import Loop
 from keras_transformer.training.models import load_model, make_model
 from keras_transformer.training.progress import resume
-from keras_transformer.training.run import Run, record_start
+from keras_transformer.training.run import Run, record_start, steps_to_train
 from keras_transformer.training.score import make_scorer
 from keras_transformer.training.split import load_split, load_training_pairs
 from keras_transformer.training.weights_choice import choose_weights
@@ -54,7 +54,7 @@ def train(
     Args:
         run: from `start_run` or `open_run`.
         steps: updates in all, those before a restart included. Defaults to
-            the recipe's.
+            the recipe's, or to more if an earlier start had more.
         strategy: a `tf.distribute` strategy. Defaults to `default_strategy()`.
         verbose: as in `fit`. Defaults to a bar on a terminal, lines elsewhere.
         callbacks: Keras callbacks. An epoch of theirs is `validate_every`
@@ -70,7 +70,7 @@ def train(
         TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
     """
     recipe = run.recipe
-    steps = _checked(recipe.steps if steps is None else steps)
+    steps = _checked(steps_to_train(run) if steps is None else steps)
     strategy = strategy or default_strategy()
     sharding = sharding_of(strategy, recipe.gradient_accumulation_steps)
     is_first = sharding.worker == 0
@@ -84,7 +84,8 @@ def train(
         with strategy.scope():
             model = make_model(run.config, recipe)
             if is_first:
-                record_start(run, model.dtype_policy.name, sharding.devices)
+                policy = model.dtype_policy.name
+                record_start(run, policy, sharding.devices, steps)
             progress = resume(run, model, steps, is_first)
         loop = Loop(model, recipe, strategy)
         if reason := _nothing_to_do(progress, recipe, steps):
