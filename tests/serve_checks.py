@@ -26,11 +26,13 @@ from serve_predict_requests import PREDICT_ROWS
 from serve_requests import ROWS
 from serving import Load, Server, translations, wait_until
 from tensorflow_serving.apis import (
+    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
+    regression_pb2,
 )
 
 TEXTS = [
@@ -117,9 +119,10 @@ def test_the_official_grpc_stubs(server, expected):
         signatures = get_model_metadata_pb2.SignatureDefMap()
         answer = stub.GetModelMetadata(metadata, timeout=60)
         assert answer.metadata["signature_def"].Unpack(signatures)
-        assert {"serving_default", "n_best", "score", "explain"} <= set(
-            signatures.signature_def
-        )
+        assert set(signatures.signature_def) == {
+            *("serving_default", "n_best", "score", "explain"),
+            "__saved_model_init_op",  # TensorFlow Serving shows it, too
+        }
 
         status = get_model_status_pb2.GetModelStatusRequest()
         status.model_spec.name = "demo"
@@ -159,6 +162,24 @@ def test_errors_by_grpc(server, change, code, message):
             stub.Predict(request, timeout=change.get("timeout", 60))
     assert caught.value.code().name == code
     assert re.search(message, caught.value.details())
+
+
+def test_calls_to_classify_and_regress_are_refused(server):
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        classification = classification_pb2.ClassificationRequest()
+        for call, request, message in (
+            (stub.Classify, classification, "one or two output Tensors, found"),
+            (
+                stub.Regress,
+                regression_pb2.RegressionRequest(),
+                "Expected one output Tensor",
+            ),
+        ):
+            request.model_spec.name = "demo"
+            with pytest.raises(grpc.RpcError, match=message) as caught:
+                call(request, timeout=60)
+            assert caught.value.code().name == "INVALID_ARGUMENT"
 
 
 def test_ovmsclient_by_grpc_and_by_rest(server, expected):
@@ -259,7 +280,8 @@ def test_a_request_that_offers_http2_is_answered(server, expected):
 
 def test_compressed_bodies_and_limits(server, expected):
     path = "/v1/models/demo:predict"
-    body = gzip.compress(json.dumps({"instances": TEXTS[:1]}).encode())
+    parts = b'{"instances": [', json.dumps(TEXTS[0]).encode() + b"]}"
+    body = b"".join(map(gzip.compress, parts))
     headers = {"Content-Encoding": "gzip"}
     status, _, answer = server.request("POST", path, body, headers)
     assert status == 200
@@ -268,8 +290,10 @@ def test_compressed_bodies_and_limits(server, expected):
     status, _, answer = server.request("POST", path, bomb, headers)
     assert status == 413
     assert "error" in json.loads(answer)
-    status, _, answer = server.request("POST", path, b"no gzip", headers)
-    assert status == 400
+    for wrong in (b"no gzip", body[:-9]):
+        status, _, answer = server.request("POST", path, wrong, headers)
+        assert status == 400
+        assert "gzip" in json.loads(answer)["error"]
     with socket.create_connection(("127.0.0.1", server.port), 30) as client:
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\n"
         client.sendall(f"{head}Content-Length: 50000000\r\n\r\n".encode())
@@ -436,7 +460,7 @@ def test_versions_change_under_load(server, folder, expected):
     assert load.answers > 100
 
 
-@pytest.mark.parametrize("stop", [Server.stop, Server.interrupt])
+@pytest.mark.parametrize("stop", [Server.stop, Server.interrupt, Server.end])
 def test_signals_end_the_server_after_what_it_accepted(folder, tmp_path, stop):
     texts = [" ".join(TEXTS[:3])] * 40
     server = Server(folder, tmp_path / "log.txt", "--threads", "1")

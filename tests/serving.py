@@ -138,6 +138,12 @@ class Server:
         os.killpg(self.process.pid, signal.SIGINT)
         return self.process.wait(60)
 
+    def end(self):
+        """Stops the server as systemd does, which ends all processes of a
+        service."""
+        os.killpg(self.process.pid, signal.SIGTERM)
+        return self.process.wait(60)
+
 
 class Load:
     """Threads that translate until they are told to stop.

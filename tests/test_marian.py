@@ -759,6 +759,20 @@ def test_a_large_beam_of_a_model_is_kept(folder, tmp_path):
     assert search.beam_size == search.max_beam_size == 40
 
 
+def test_a_large_beam_of_an_original_model_is_kept(original, tmp_path):
+    shutil.copytree(original, tmp_path / "en-de")
+    with open(tmp_path / "en-de" / "decoder.yml", "a") as file:
+        file.write("beam-size: 40\n")  # the last one counts
+    search = import_marian(tmp_path / "en-de", tmp_path / "run").search
+    assert search.beam_size == search.max_beam_size == 40
+
+
+def test_the_activation_has_the_default_of_transformers(folder, tmp_path):
+    change_json(folder / "config.json", activation_function=None)
+    run = import_marian(folder, tmp_path / "run")
+    assert run.config.activation == "gelu"
+
+
 @pytest.mark.parametrize(
     "setting",
     [

@@ -8,16 +8,23 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from keras_transformer.cli.main import main
+from keras_transformer.serve import grpc_services
+from keras_transformer.serve import version as version_module
 from keras_transformer.serve.batching import Item, RowQueue
 from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.http_app import Application
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_config import (
+    ModelConfig,
     config_of_path,
     read_config_file,
 )
 from keras_transformer.serve.model_process import ProcessEndedError
+from keras_transformer.serve.models import Models
 from keras_transformer.serve.settings import RaySettings, ServeSettings
 from keras_transformer.serve.version import Version
 
@@ -303,6 +310,128 @@ def test_requests_are_refused_when_the_queue_is_full(exported):
         await asyncio.gather(*waiting)
 
     with_version(exported, engine, use, max_queue_rows=8, max_batch_rows=2)
+
+
+def test_a_request_that_is_too_large_is_refused_at_once(exported, monkeypatch):
+    engine = FakeEngine()
+
+    async def use(version):
+        with monkeypatch.context() as patch:
+            patch.setattr(version_module, "_items", None)  # takes long
+            with pytest.raises(ServingError, match=r"have 5 rows.*: 6"):
+                await version.predict("serving_default", texts(*"abcdef"))
+        # The rows of `explain` are computed at once.
+        with pytest.raises(ServingError, match=r"have 2 rows.* at once.*: 3"):
+            await version.predict("explain", texts(*"abc"))
+        await version.predict("explain", texts(*"ab"))
+        with pytest.raises(ServingError, match=r"have 7 bytes of text.*: 8"):
+            await version.predict("serving_default", texts("four", "4444"))
+        await version.predict("serving_default", texts(*"abcde"))
+
+    limits = {"max_request_rows": 5, "max_batch_rows": 2, "max_request_text": 7}
+    with_version(exported, engine, use, **limits)
+
+
+def test_a_few_bytes_do_not_become_a_large_array():
+    proto = tf.make_tensor_proto(["a", "a"])
+    assert grpc_services._array(proto, 2).tolist() == [b"a", b"a"]
+    proto = TensorProto(dtype=7, string_val=[b"a"])
+    proto.tensor_shape.dim.add(size=10**11)
+    with pytest.raises(ServingError, match=r"have 9 rows.*: 100,000,000,000"):
+        grpc_services._array(proto, 9)
+
+
+def test_a_version_ends_when_nobody_waits_for_it(exported):
+    """As that of a process which cannot be started again."""
+    engine = FakeEngine()
+
+    async def use(version):
+        engine.may_compute.clear()
+        with pytest.raises(ServingError):
+            await version.predict("serving_default", texts("a"), 0.01)
+        await asyncio.wait_for(version.stop(), 10)
+
+    with_version(exported, engine, use)
+    assert engine.batches == ["stopped"]
+
+
+def test_an_older_version_is_served_if_newer_ones_are_damaged(tmp_path):
+    broken = {2, 3}
+    for number in (1, 2, 3):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "saved_model.pb").touch()
+
+    class Stopping:
+        async def stop(self):
+            pass
+
+    async def start_version(name, path):
+        if int(path.name) in broken:
+            raise ValueError("damaged")
+        return Stopping()
+
+    async def states(models):
+        await models.update()
+        return {s.version: s.state for s in models.statuses("demo")}
+
+    async def use():
+        config = ModelConfig("demo", tmp_path)
+        models = Models(lambda: [config], start_version, 1.0)
+        end = {2: "END", 3: "END"}
+        for _ in range(2):
+            assert await states(models) == {1: "AVAILABLE", **end}
+        broken.remove(3)
+        (tmp_path / "3" / "again").touch()
+        assert await states(models) == {
+            1: "UNLOADING",
+            2: "END",
+            3: "AVAILABLE",
+        }
+        await models.stop()
+        # A version that was asked for is not replaced by another.
+        config = ModelConfig("demo", tmp_path, versions=[2])
+        models = Models(lambda: [config], start_version, 1.0)
+        assert await states(models) == {2: "END"}
+
+    asyncio.run(use())
+
+
+def test_pages_of_other_sites_may_send_a_token(exported):
+    def ask(method, path, origin="https://a.org", **settings):
+        """Returns status and headers of an answer."""
+        sent = []
+        request = [{"type": "http.request"}, {"type": "http.disconnect"}]
+
+        async def receive():
+            return request.pop(0)
+
+        async def send(message):
+            sent.append(message)
+
+        async def use(version):
+            models = Models(list, None, 1.0)
+            options = ServeSettings(access_log=False, **settings)
+            serve = Application(models, options, Metrics(), "secret")
+            scope = {"type": "http", "method": method}
+            scope |= {"raw_path": path.encode(), "headers": []}
+            scope["headers"] = [(b"origin", origin.encode())]
+            await serve(scope, receive, send)
+
+        with_version(exported, FakeEngine(), use)
+        return sent[0]["status"], dict(sent[0]["headers"])
+
+    path = "/v1/models/demo:predict"
+    allowed = b"access-control-allow-headers"
+    status, headers = ask("OPTIONS", path, cors=True)
+    assert status == 200
+    assert headers[allowed] == b"Content-Type, Authorization"
+    # Without the token the page reads why.
+    status, headers = ask("POST", path, cors=True)
+    assert status == 401
+    assert headers[b"access-control-allow-origin"] == b"*"
+    for refused in (ask("OPTIONS", path), ask("GET", "/metrics", cors=True)):
+        assert refused[0] == 401
+        assert allowed not in refused[1]
 
 
 def test_errors_of_the_engine_reach_the_client(exported):

@@ -14,7 +14,7 @@ from serve_fakes import DEMO, TYPES, Models, signature
 from serve_predict_requests import PREDICT_ROWS
 from serve_requests import ROWS
 
-from keras_transformer.serve import tensors
+from keras_transformer.serve import rest, tensors
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.rest import answer
 from keras_transformer.serve.rest_answers import write_predictions
@@ -54,7 +54,8 @@ def test_a_request_has_the_answer_of_tensorflow_serving(row):
 
 def test_pages_of_other_sites_may_ask_if_they_are_let():
     for method in ("GET", "OPTIONS"):
-        result = ask(method, "/v1/models/demo", has_cors=True)
+        headers = rest.cors_headers(has_token=False)
+        result = ask(method, "/v1/models/demo", extra_headers=headers)
         assert result.headers[-3:] == [
             ("Access-Control-Allow-Origin", "*"),
             ("Access-Control-Allow-Methods", "POST, GET"),

@@ -275,7 +275,8 @@ def signature(run: Run) -> str:
         "positions": config.positions,
         "tied": "yes" if config.shared_vocabulary else "target",
         "dropout": config.dropout_rate,
-        "smooth": recipe.label_smoothing,
+        # An imported run does not know it.
+        "smooth": recipe.label_smoothing if recipe.corpus else "unknown",
         "vocab": f"bpe-{config.vocab_size}",
         "languages": f"{recipe.source}-{recipe.target}",
         "val_bleu": _validation_bleu(run),

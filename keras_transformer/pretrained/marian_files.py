@@ -202,7 +202,7 @@ def _shape(config):
         "d_model": value("d_model"),
         "num_heads": value("encoder_attention_heads"),
         "d_ff": value("encoder_ffn_dim"),
-        "activation": config.get("activation_function", "swish"),
+        "activation": config.get("activation_function") or "gelu",
         "scale_embeddings": config.get("scale_embedding", False),
         "dropout_rate": number(config, "dropout", 0.1),
         "attention_dropout_rate": number(config, "attention_dropout", 0.0),

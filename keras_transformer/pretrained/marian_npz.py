@@ -95,6 +95,7 @@ def read(folder: pathlib.Path) -> Checkpoint:
         )
     ]
     depths = config["enc-depth"], config["dec-depth"]
+    beam_size = int(number(decoder, "beam-size", BEAM_SIZE))
     return Checkpoint(
         dict(_renamed(name, value) for name, value in arrays.items()),
         {
@@ -111,7 +112,8 @@ def read(folder: pathlib.Path) -> Checkpoint:
         (sides[0], sides[1]),
         _languages(folder),
         SearchSettings(
-            beam_size=int(number(decoder, "beam-size", BEAM_SIZE)),
+            beam_size=beam_size,
+            max_beam_size=max(beam_size, SearchSettings.max_beam_size),
             alpha=float(number(decoder, "normalize", NORMALIZE)),
             length_penalty="power",
             early_stopping="heuristic",

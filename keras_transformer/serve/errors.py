@@ -44,6 +44,21 @@ class ServingError(Exception):
         self.retry_after = retry_after
 
 
+def too_large(what: str, size: int, limit: int) -> ServingError:
+    """Returns the error of a request that is larger than it may be.
+
+    Args:
+        what: that there is too much of, such as "rows".
+        size: how much there is.
+        limit: how much there may be.
+    """
+    return ServingError(
+        "INVALID_ARGUMENT",
+        f"A request may have {limit:,} {what}. Received: {size:,}. Send them "
+        "in several requests.",
+    )
+
+
 def no_servable(name: str, version: int | None = None) -> ServingError:
     """Returns the error of a request for a model that is not served.
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hmac
+import math
 import time
 
 import grpc
@@ -16,10 +17,11 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.errors import ServingError, too_large
 from keras_transformer.serve.http_app import log_access
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.models import Models
+from keras_transformer.serve.rest_examples import refuse
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.serve.signatures import (
     DEFAULT,
@@ -30,18 +32,21 @@ from keras_transformer.serve.signatures import (
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """`Predict` and `GetModelMetadata`; the others are unimplemented."""
+    """Answers requests about the signatures of models."""
 
-    def __init__(self, models: Models):
+    def __init__(self, models: Models, settings: ServeSettings):
         self._models = models
+        self._settings = settings
 
     async def Predict(self, request, context):  # noqa: N802, the service's name
         async with _answering_errors(context):
             served = self._models.find(*_wanted(request.model_spec))
             name = request.model_spec.signature_name or DEFAULT
             signature = find_signature(served.signatures, name)
+            most = self._settings.max_request_rows
             inputs = {
-                key: _array(value) for key, value in request.inputs.items()
+                key: _array(value, most)
+                for key, value in request.inputs.items()
             }
             check_inputs(signature, inputs)
             names = choose_outputs(signature, request.output_filter)
@@ -53,6 +58,18 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             for key in names:
                 response.outputs[key].CopyFrom(tensor_proto(outputs[key]))
             return response
+
+    async def Classify(self, request, context):  # noqa: N802
+        await self._refuse("classify", request, context)
+
+    async def Regress(self, request, context):  # noqa: N802
+        await self._refuse("regress", request, context)
+
+    async def _refuse(self, method, request, context):
+        async with _answering_errors(context):
+            spec = request.model_spec
+            served = self._models.find(*_wanted(spec))
+            raise refuse(method, spec.signature_name, served.signatures)
 
     async def GetModelMetadata(self, request, context):  # noqa: N802
         async with _answering_errors(context):
@@ -187,8 +204,15 @@ def code_number(name: str) -> int:
     return getattr(grpc.StatusCode, name).value[0]
 
 
-def _array(proto):
-    """Returns the array of a `TensorProto`; strings as `bytes` objects."""
+def _array(proto, most_rows):
+    """Returns the array of a `TensorProto`; strings as `bytes` objects.
+
+    A few bytes may describe an array that fills the memory. No signature has
+    inputs of more than one axis.
+    """
+    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    if size > most_rows:
+        raise too_large("rows", size, most_rows)
     return np.asarray(tf.make_ndarray(proto))
 
 

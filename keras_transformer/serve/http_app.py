@@ -61,6 +61,8 @@ class Application:
         self.metrics = metrics
         self.token = token
         self.is_stopping = False
+        has_token = token is not None
+        self._cors = rest.cors_headers(has_token) if settings.cors else []
 
     async def __call__(
         self,
@@ -80,7 +82,7 @@ class Application:
         }
         size = 0
         try:
-            self._check_token(path, headers)
+            self._check_token(scope["method"], path, headers)
             body = await self._body(headers, receive)
             size = len(body)
             answer = await _unless_gone(
@@ -90,17 +92,18 @@ class Application:
             self._note(scope, path, 499, start, size)
             return
         except ServingError as error:
-            answer = _error_answer(error)
+            answer = self._error_answer(path, error)
         except Exception as error:
             logger.exception("A request failed: %s", error)
-            answer = _error_answer(ServingError("INTERNAL", "Internal error."))
+            error = ServingError("INTERNAL", "Internal error.")
+            answer = self._error_answer(path, error)
         self._note(scope, path, answer.status, start, size)
         await self._send(answer, scope["method"], send)
 
     async def _answer(self, method, path, headers, body) -> Answer:
         """Returns the answer of the part of the server that a path names."""
         name = path.partition("?")[0]
-        if name.lower().startswith("/v1/"):
+        if _is_rest(path):
             return await rest.answer(
                 method,
                 path,
@@ -108,7 +111,7 @@ class Application:
                 self.models,
                 self.settings.timeout,
                 headers.get("origin", ""),
-                self.settings.cors,
+                self._cors,
             )
         if name == "/healthz":
             return Answer(200, TEXT, b"alive\n")
@@ -149,8 +152,11 @@ class Application:
             return _decompressed(body, limit)
         return bytes(body)
 
-    def _check_token(self, path, headers):
+    def _check_token(self, method, path, headers):
         if self.token is None or path.partition("?")[0] in OPEN_PATHS:
+            return
+        # A browser asks without the token whether a page may send it.
+        if method == "OPTIONS" and self._cors and _is_rest(path):
             return
         given = headers.get("authorization", "").encode("latin-1")
         if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
@@ -158,6 +164,12 @@ class Application:
                 "UNAUTHENTICATED",
                 "A bearer token is needed in the header `Authorization`.",
             )
+
+    def _error_answer(self, path, error):
+        headers = [*JSON, *(self._cors if _is_rest(path) else [])]
+        if error.retry_after is not None:
+            headers.append(("Retry-After", str(error.retry_after)))
+        return Answer(error.http_status, headers, write_error(f"{error}"))
 
     async def _send(self, answer, method, send):
         fields = [*answer.headers, ("X-Content-Type-Options", "nosniff")]
@@ -239,18 +251,29 @@ async def _disconnected(receive):
 
 def _decompressed(body, limit):
     """Returns the content of a gzip file, unless it is too large."""
-    try:
+    content = b""
+    while body:  # a file may have several parts
         # 16 more than the largest window say that it is gzip, not zlib.
-        content = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(
-            body, limit + 1
-        )
-    except zlib.error:
-        raise ServingError(
-            "INVALID_ARGUMENT", "The body is not in the format gzip."
-        ) from None
-    if len(content) > limit:
-        raise _too_large(limit)
+        part = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            content += part.decompress(body, limit + 1 - len(content))
+        except zlib.error:
+            raise _not_gzip("in another format") from None
+        if len(content) > limit:
+            raise _too_large(limit)
+        if not part.eof:
+            raise _not_gzip("cut short")
+        body = part.unused_data
     return content
+
+
+def _not_gzip(reason):
+    return ServingError("INVALID_ARGUMENT", f"The gzip body is {reason}.")
+
+
+def _is_rest(path):
+    """Returns whether a path belongs to TensorFlow Serving's protocol."""
+    return path.lower().startswith("/v1/")
 
 
 def _too_large(limit):
@@ -259,10 +282,3 @@ def _too_large(limit):
         f"The body of a request may have {limit:,} bytes. Send less at a time.",
         http_status=413,
     )
-
-
-def _error_answer(error: ServingError) -> Answer:
-    headers = list(JSON)
-    if error.retry_after is not None:
-        headers.append(("Retry-After", str(error.retry_after)))
-    return Answer(error.http_status, headers, write_error(f"{error}"))

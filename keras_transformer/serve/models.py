@@ -160,17 +160,17 @@ class Models:
         await asyncio.gather(*(version.stop() for version in served))
 
     async def _update_model(self, config):
-        entries = self._entries.setdefault(config.name, {})
-        wanted = config.wanted(versions_in(config.base_path))
+        self._entries.setdefault(config.name, {})
+        found = versions_in(config.base_path)
+        wanted = config.wanted(found)
         for number in wanted:
-            path = config.base_path / str(number)
-            files = _files(path)
-            entry = entries.get(number)
-            is_new = entry is None or (
-                entry.status.state == "END" and entry.files != files
-            )
-            if is_new:
-                await self._load(config.name, path, files)
+            await self._load_if_new(config, number)
+        if not config.versions:
+            # Rather an older version than none.
+            for number in sorted(set(found) - set(wanted), reverse=True):
+                if self.available(config.name):
+                    break
+                await self._load_if_new(config, number)
         available = self.available(config.name)
         # The versions in use stay until others take their place.
         if not set(wanted) & set(available):
@@ -178,8 +178,17 @@ class Models:
         for number in set(available) - set(wanted):
             self._unload(config.name, number)
 
-    async def _load(self, name, path, files):
-        number = int(path.name)
+    async def _load_if_new(self, config, number):
+        """Loads a version, unless it was loaded or tried as it is now."""
+        path = config.base_path / str(number)
+        files = _files(path)
+        entry = self._entries[config.name].get(number)
+        if entry is None or (
+            entry.status.state == "END" and entry.files != files
+        ):
+            await self._load(config.name, number, path, files)
+
+    async def _load(self, name, number, path, files):
         entry = _Entry(VersionStatus(number, "LOADING"), files)
         self._entries[name][number] = entry
         logger.info("Loading version %d of model %s.", number, name)

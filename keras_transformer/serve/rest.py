@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import re
 import urllib.parse
+from collections.abc import Sequence
 
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.json_writer import as_text
@@ -15,8 +16,10 @@ from keras_transformer.serve.served import ServedModels, ServedVersion
 from keras_transformer.serve.signatures import DEFAULT, check_inputs
 from keras_transformer.serve.tensors import invalid
 
-# Larger bodies are read in a thread, so that other requests do not wait.
+# Larger bodies are read, and larger answers written, in a thread, so that other
+# requests do not wait.
 MOST_TO_READ_AT_ONCE = 50_000  # bytes
+MOST_TO_WRITE_AT_ONCE = 10_000  # elements
 _FLAGS = re.IGNORECASE | re.ASCII
 _VERSION_OR_LABEL = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
 _POST_PATH = re.compile(
@@ -27,11 +30,6 @@ _GET_PATH = re.compile(
     rf"/v1/models(?:/([^/:]+))?{_VERSION_OR_LABEL}(?:/(metadata))?", _FLAGS
 )
 _JSON = ("Content-Type", "application/json")
-_CORS = [
-    ("Access-Control-Allow-Origin", "*"),
-    ("Access-Control-Allow-Methods", "POST, GET"),
-    ("Access-Control-Allow-Headers", "Content-Type"),
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +68,7 @@ async def answer(
     models: ServedModels,
     timeout: float | None = None,
     origin: str = "",
-    has_cors: bool = False,
+    extra_headers: Sequence[tuple[str, str]] = (),
 ) -> Answer:
     """Answers a request.
 
@@ -81,8 +79,8 @@ async def answer(
         models: the models that are served.
         timeout: seconds until the answer is of no use. Defaults to `None`.
         origin: value of the header `Origin`. Defaults to "", no such header.
-        has_cors: whether to send the headers that let pages of any site read
-            the answer. Defaults to `False`.
+        extra_headers: headers to send besides, such as those of
+            `cors_headers`. Defaults to none.
 
     Returns:
         The answer, also to requests with errors.
@@ -100,7 +98,21 @@ async def answer(
             content = b""
         if error.retry_after is not None:
             headers.append(("Retry-After", str(error.retry_after)))
-    return Answer(status, headers + (_CORS if has_cors else []), content)
+    return Answer(status, [*headers, *extra_headers], content)
+
+
+def cors_headers(has_token: bool) -> list[tuple[str, str]]:
+    """Returns the headers that let pages of any site ask and read answers.
+
+    Args:
+        has_token: whether requests have a token.
+    """
+    allowed = "Content-Type, Authorization" if has_token else "Content-Type"
+    return [
+        ("Access-Control-Allow-Origin", "*"),
+        ("Access-Control-Allow-Methods", "POST, GET"),
+        ("Access-Control-Allow-Headers", allowed),
+    ]
 
 
 async def _content(method, path, body, models, timeout, origin):
@@ -183,7 +195,9 @@ async def _predict(target, body, models, timeout):
     name = call.signature_name or DEFAULT
     check_inputs(served.signatures[name], call.inputs)
     outputs = await served.predict(name, call.inputs, timeout)
-    return write_predictions(outputs, call.is_row_form)
+    if sum(x.size for x in outputs.values()) < MOST_TO_WRITE_AT_ONCE:
+        return write_predictions(outputs, call.is_row_form)
+    return await asyncio.to_thread(write_predictions, outputs, call.is_row_form)
 
 
 def _describe(target, models):

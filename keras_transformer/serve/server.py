@@ -150,10 +150,11 @@ def _listen(host, port):
         listening.bind((host, port))
         listening.listen(1024)
         return listening
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listening.close()
+        reason = getattr(error, "strerror", None) or error
         raise OSError(
-            f"Port {port} of {host} cannot be opened: {error.strerror}. Choose "
+            f"Port {port} of {host} cannot be opened: {reason}. Choose "
             "another with --port."
         ) from error
 
@@ -169,7 +170,7 @@ def _grpc_server(models, settings, metrics, token):
         ],
     )
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-        PredictionService(models), server
+        PredictionService(models, settings), server
     )
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(
         ModelService(models), server

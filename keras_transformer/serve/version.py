@@ -20,7 +20,7 @@ from keras_transformer.serve.batching import (
     inputs_of,
 )
 from keras_transformer.serve.engine import Engine
-from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.errors import ServingError, too_large
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_process import ProcessEndedError
 from keras_transformer.serve.settings import ServeSettings
@@ -72,6 +72,7 @@ class Version:
         self._queue = RowQueue(settings.max_batch_rows, settings.by_length)
         self._arrived = asyncio.Event()
         self._free = asyncio.Semaphore(engine.slots)
+        self._answering = 0  # requests
         self._computing: set[asyncio.Task] = set()
         self._dispatching = asyncio.create_task(self._dispatch())
 
@@ -83,11 +84,13 @@ class Version:
     ) -> dict[str, np.ndarray]:
         """Computes a signature, see `ServedVersion.predict`."""
         inputs = {**self._defaults[signature_name], **inputs}
+        self._check_rows(_rows(inputs))
         items = _items(signature_name, inputs)
-        self._check(items)
+        self._check_items(items)
         self._queue.put(items)
         self._arrived.set()
         self._metrics.queued(self, self._queue.rows)
+        self._answering += 1
         try:
             async with asyncio.timeout(timeout):
                 parts = await asyncio.gather(*(item.answer for item in items))
@@ -96,6 +99,7 @@ class Version:
                 "DEADLINE_EXCEEDED", "Timed out waiting for the answer."
             ) from None
         finally:
+            self._answering -= 1
             for item in items:  # or it would be computed for nobody
                 item.answer.cancel()
             if any(item.answer.cancelled() for item in items):
@@ -103,33 +107,35 @@ class Version:
                 self._metrics.queued(self, self._queue.rows)
         return _joined(parts)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request waits or is computed."""
-        return not self._queue.rows and not self._computing
-
     async def stop(self) -> None:
         """Answers the requests that it has, and ends its engine."""
-        while not self.is_idle:
+        while self._answering:
             await asyncio.sleep(0.05)
-        self._dispatching.cancel()
+        # What is still computed is for nobody.
+        for task in (self._dispatching, *self._computing):
+            task.cancel()
         await self._engine.stop()
 
-    def _check(self, items):
+    def _check_rows(self, rows):
+        """Raises a `ServingError` for too many rows, before they are made
+        items, which takes long."""
+        if rows > self._settings.max_request_rows:
+            raise too_large("rows", rows, self._settings.max_request_rows)
+
+    def _check_items(self, items):
         """Raises a `ServingError` for requests that are too large or many."""
+        settings = self._settings
+        largest = max(item.rows for item in items)
+        if largest > settings.max_batch_rows:
+            raise too_large(
+                "rows, which are computed at once",
+                largest,
+                settings.max_batch_rows,
+            )
         rows = sum(item.rows for item in items)
         length = sum(item.length * item.rows for item in items)
-        settings = self._settings
-        for name, value, limit in (
-            ("rows", rows, settings.max_request_rows),
-            ("bytes of text", length, settings.max_request_text),
-        ):
-            if value > limit:
-                raise ServingError(
-                    "INVALID_ARGUMENT",
-                    f"A request may have {limit:,} {name}. Received: "
-                    f"{value:,}. Send them in several requests.",
-                )
+        if length > settings.max_request_text:
+            raise too_large("bytes of text", length, settings.max_request_text)
         if (
             self._queue.rows
             and self._queue.rows + rows > settings.max_queue_rows
@@ -194,11 +200,12 @@ def read_signatures(path: pathlib.Path) -> dict[str, Any]:
     """Returns the `SignatureDef` messages of a SavedModel, by name."""
     data = (path / "saved_model.pb").read_bytes()
     graphs = saved_model_pb2.SavedModel.FromString(data).meta_graphs
-    return {
-        name: signature
-        for name, signature in graphs[0].signature_def.items()
-        if not name.startswith("__")
-    }
+    return dict(graphs[0].signature_def)
+
+
+def _rows(inputs):
+    """Returns how many rows a request has."""
+    return max((len(x) for x in inputs.values() if x.ndim), default=1)
 
 
 def _items(signature_name, inputs):

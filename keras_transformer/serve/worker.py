@@ -23,9 +23,10 @@ WARMUP = "assets.extra/tf_serving_warmup_requests"
 
 def main(descriptor: int, path: str, threads: int) -> None:
     """Loads an export, warms it up, and answers until the socket ends."""
-    # Ctrl-C reaches every process of a terminal; the server decides when a
-    # model may end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches every process of a terminal, SIGTERM often all processes of
+    # a service; the server decides when a model may end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)
     lock = threading.Lock()
 
