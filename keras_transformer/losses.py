@@ -90,7 +90,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     ) -> KerasTensor:
         real = real_tokens(y_true, self.pad_id)
         if sample_weight is not None:
-            real = real * ops.cast(sample_weight, real.dtype)
+            real = real * of_tokens(sample_weight, real)
         return super().__call__(y_true, y_pred, real)
 
     def call(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
@@ -108,6 +108,17 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 def real_tokens(labels: KerasTensor, pad_id: int = PAD) -> KerasTensor:
     """Returns 1.0 at real labels, 0.0 at padding."""
     return ops.cast(ops.not_equal(labels, pad_id), "float32")
+
+
+def of_tokens(sample_weight: KerasTensor, real: KerasTensor) -> KerasTensor:
+    """Returns sample weights that can be multiplied with `real`, `(B, T)`.
+
+    Weights `(B,)`, one for each sequence, become `(B, 1)`.
+    """
+    weights = ops.cast(sample_weight, real.dtype)
+    while 0 < len(weights.shape) < len(real.shape):
+        weights = weights[..., None]
+    return weights
 
 
 def legal_labels(labels: KerasTensor, pad_id: int) -> KerasTensor:
@@ -147,7 +158,7 @@ class TokenMetric(keras.metrics.Metric):
     ) -> None:
         real = real_tokens(y_true, self.pad_id)
         if sample_weight is not None:
-            real = real * ops.cast(sample_weight, "float32")
+            real = real * of_tokens(sample_weight, real)
         values = ops.cast(self.values(y_true, y_pred), "float32")
         # The values at padding may be anything, even NaN.
         values = ops.where(real > 0, values, 0.0)

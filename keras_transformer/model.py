@@ -253,6 +253,7 @@ class Transformer(keras.Model):
             "seed": self.seed,
             "name": self.name,
             "trainable": self.trainable,
+            "frozen": [x.name for x in self.layers if not x.trainable],
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
 
@@ -265,7 +266,11 @@ class Transformer(keras.Model):
         if isinstance(dtype, dict):
             dtype = keras.dtype_policies.deserialize(dtype)
         shape = TransformerConfig.from_dict(config.pop("config"))
-        return cls(shape, dtype=dtype, **config)
+        frozen = config.pop("frozen", ())  # older files have none
+        model = cls(shape, dtype=dtype, **config)
+        for name in frozen:
+            model.get_layer(name).trainable = False
+        return model
 
 
 # The forward pass, for the functional graph and for the methods alike: `layers`

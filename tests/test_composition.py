@@ -154,6 +154,38 @@ def test_a_cache_that_is_too_short_is_an_error(index):
     layer(random(B, T, D), cache=cache, cache_index=4)
 
 
+class Renamed(EncoderLayer):
+    def call(self, h, mask=None, **kwargs):
+        return super().call(h, mask=mask, **kwargs)
+
+
+class Wrapped(DecoderLayer):
+    def call(self, x, memory, *args, **kwargs):
+        return super().call(x, memory, *args, **kwargs)
+
+
+def test_subclasses_may_write_call_in_other_words():
+    x, memory = random(B, T, D), random(B, S, D)
+    for wrapped, layer, inputs in (
+        (Renamed(D, H, F), EncoderLayer(D, H, F), (x,)),
+        (Wrapped(D, H, F), DecoderLayer(D, H, F), (x, memory)),
+    ):
+        expected = layer(*inputs, x_mask=MASK)
+        wrapped(*inputs)
+        wrapped.set_weights(layer.get_weights())
+        found = wrapped(*inputs, x_mask=MASK, training=False)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_array_equal(found._keras_mask, MASK)
+        symbols = [keras.Input(x.shape[1:]) for x in inputs]
+        assert wrapped(*symbols).shape == (None, T, D)
+
+
+def test_a_decoder_without_a_memory_is_an_error():
+    for x in (random(B, T, D), keras.Input((T, D))):
+        with pytest.raises(ValueError, match=r"memory_cache=None.*Encoder"):
+            DecoderLayer(D, H, F)(x)
+
+
 def test_attention_without_a_value_is_an_error():
     with pytest.raises(ValueError, match="For self-attention pass the query"):
         MultiHeadAttention(H, 3)(random(B, T, D))

@@ -72,6 +72,26 @@ def test_every_public_name_has_a_row():
     )
 
 
+def test_a_mask_of_queries_and_keys_needs_no_batch():
+    x = conformance.random(2, 5, 14)
+    mask = np.random.default_rng(1).random((5, 5)) > 0.4
+    mask[3] = False  # attends to nothing
+    for layer, inputs in (
+        (kt.MultiHeadAttention(2, 7), (x, x)),
+        (kt.EncoderLayer(14, 2, 17), (x,)),
+        (kt.DecoderLayer(14, 2, 17), (x, x)),
+        (kt.EncoderLayer(14, 2, 17, attention_window=4), (x,)),
+    ):
+        found = layer(*inputs, attention_mask=mask)
+        every = np.repeat(mask[None], 2, axis=0)
+        expected = layer(*inputs, attention_mask=every)
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(found),
+            ops.convert_to_numpy(expected),
+            atol=1e-6,
+        )
+
+
 def test_tensorflow_is_absent_from_other_backends():
     if BACKEND == "tensorflow":
         import tensorflow

@@ -151,6 +151,28 @@ def test_decoder_steps_with_a_cache_equal_the_full_pass():
         np.testing.assert_allclose(step[:, 0], whole[:, t], atol=1e-5)
 
 
+def test_a_decoder_begins_with_prompts_padded_at_the_left():
+    """A cache takes no padding mask, but a mask of queries and keys."""
+    layer = DecoderLayer(D, H, F)
+    x, memory = random(B, T, D), random(B, S, D)
+    real = np.array([[0, 1, 1], [1, 1, 1]], bool)
+    expected = layer(x, memory, x_mask=real)
+    mask = np.zeros((B, 1, 7), bool)
+    mask[:, 0, :T] = real
+    found, _ = layer(
+        x,
+        memory,
+        attention_mask=mask,
+        cache=layer.empty_cache(B, 7),
+        cache_index=0,
+    )
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(found)[real],
+        ops.convert_to_numpy(expected)[real],
+        atol=1e-5,
+    )
+
+
 def test_encoder_steps_with_a_cache_equal_the_full_pass():
     layer = EncoderLayer(D, H, F)
     x = random(B, 7, D)
@@ -207,6 +229,10 @@ def test_equal_seeds_drop_the_same_and_sublayers_drop_differently():
 def test_errors_name_what_was_received():
     with pytest.raises(ValueError, match="d_model=14, num_heads=3"):
         EncoderLayer(14, 3, 5)
+    with pytest.raises(ValueError, match="d_model=14, num_heads=0"):
+        EncoderLayer(14, 0, 5)
+    with pytest.raises(ValueError, match="key_dim=0"):
+        EncoderLayer(14, 2, 5, key_dim=0)
     with pytest.raises(ValueError, match=r"x.shape=\(2, 3, 4\), d_model=14"):
         EncoderLayer(14, 2, 5)(random(2, 3, 4))
     with pytest.raises(ValueError, match="d_ff=0"):

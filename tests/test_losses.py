@@ -92,12 +92,20 @@ def test_the_padding_id_may_be_outside_the_vocabulary(pad_id):
         assert float(one.result()) == float(two.result())
 
 
-def test_metrics_take_sample_weights():
-    labels, logits = some_batch()
+@pytest.mark.parametrize("shape", [(3, 1), (3,)])
+@pytest.mark.parametrize("length", [3, 2])
+def test_sequences_have_sample_weights(shape, length):
+    """Also where there are as many positions as sequences."""
+    labels, logits = (x[:, :length] for x in some_batch())
+    weights = np.array([1.0, 0.0, 0.0]).reshape(shape)
     metric, first = TokenLoss(), TokenLoss()
-    metric.update_state(labels, logits, np.array([[1.0], [0.0], [0.0]]))
+    metric.update_state(labels, logits, weights)
     first.update_state(labels[:1], logits[:1])
     assert float(metric.result()) == pytest.approx(float(first.result()))
+    loss = LabelSmoothedCrossEntropy()
+    assert float(loss(labels, logits, weights)) == pytest.approx(
+        float(loss(labels[:1], logits[:1]))
+    )
 
 
 def test_metrics_do_not_depend_on_the_batch_size():

@@ -9,7 +9,11 @@ import paper
 import pytest
 from keras import ops
 
-from keras_transformer import Transformer, TransformerConfig
+from keras_transformer import (
+    LabelSmoothedCrossEntropy,
+    Transformer,
+    TransformerConfig,
+)
 from keras_transformer.checks import assert_no_leak
 
 V = 31
@@ -174,6 +178,18 @@ def test_a_keras_file_round_trips(policy, tmp_path):
     assert again.dtype_policy.name == policy
     assert again.get_config() == model.get_config()
     np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
+
+
+def test_frozen_layers_stay_frozen_in_a_file(tmp_path):
+    model = Transformer(SMALL)
+    model.encoder_layers[0].trainable = False
+    model.compile(keras.optimizers.Adam(), LabelSmoothedCrossEntropy())
+    model.fit(INPUTS, INPUTS["target"], verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    names = [[w.path for w in m.trainable_weights] for m in (model, again)]
+    assert names[0] == names[1]
+    assert int(again.optimizer.iterations) == 1
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])

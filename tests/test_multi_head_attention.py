@@ -90,6 +90,7 @@ def test_copied_weights_give_the_output_of_keras(use_bias):
         {},
         {"value_dim": DV, "use_bias": False},
         {"output_shape": 19, "dropout": 0.1, "seed": 3},
+        {"activity_regularizer": "l2", "kernel_regularizer": "l1"},
     ],
     ids=str,
 )
@@ -115,6 +116,7 @@ def test_from_keras_copies_the_layer_and_its_weights(arguments):
         strict=True,
     ):
         np.testing.assert_allclose(mine, other, atol=1e-4)
+    np.testing.assert_allclose(sum(ours.losses), sum(theirs.losses), rtol=1e-5)
 
 
 def test_unsupported_options_of_keras_are_refused():
@@ -207,14 +209,35 @@ def test_several_rows_can_share_a_projected_memory():
     layer, (_, value, key) = layer_and_inputs()
     queries = random(3 * B, T, D)
     mask = np.random.default_rng(5).random((B, S)) > 0.3
-    found = layer(queries, cache=layer.project(value, key), value_mask=mask)
+    found = layer(
+        queries,
+        cache=layer.project(value, key),
+        value_mask=mask,
+        return_attention_scores=True,
+    )
     expected = layer(
         queries,
         np.repeat(value, 3, axis=0),
         np.repeat(key, 3, axis=0),
         value_mask=np.repeat(mask, 3, axis=0),
+        return_attention_scores=True,
     )
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for mine, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-5)
+
+
+def test_keys_may_be_projected_before_the_first_call():
+    layer, (query, value, key) = layer_and_inputs()
+    fresh = MultiHeadAttention.from_config(layer.get_config())
+    fresh.project(value, key)
+    fresh(query, cache=fresh.project(value, key))
+    for mine, other in zip(fresh.weights, layer.weights, strict=True):
+        mine.assign(other)
+    np.testing.assert_allclose(
+        fresh(query, cache=fresh.project(value, key)),
+        layer(query, value, key),
+        atol=1e-5,
+    )
 
 
 def test_implicit_masks_are_applied_and_stay_on_the_inputs():

@@ -1,5 +1,6 @@
 """Compares embeddings and positional encodings with the paper."""
 
+import keras
 import numpy as np
 import paper
 import pytest
@@ -147,6 +148,17 @@ def test_ids_may_come_as_floats():
     found = layer(ids.astype("float32"))
     np.testing.assert_array_equal(found, layer(ids))
     np.testing.assert_array_equal(found._keras_mask, ids != 0)
+
+
+def test_inputs_of_another_rank_are_refused():
+    layer = PositionalEmbedding(7, 4)
+    for ids in (np.ones((1, 1, 3)), np.ones(3), keras.Input((2, 3))):
+        with pytest.raises(ValueError, match="TimeDistributed"):
+            layer(ids)
+    with pytest.raises(ValueError, match="vectors"):
+        layer(np.ones((2, 3)), reverse=True)
+    nested = keras.layers.TimeDistributed(layer)(np.ones((2, 3, 5)))
+    np.testing.assert_array_equal(nested[1], layer(np.ones((3, 5))))
 
 
 @pytest.mark.parametrize(

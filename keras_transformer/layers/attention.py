@@ -161,6 +161,15 @@ def fused_attention(
     return output * _attends_somewhere(mask, output.dtype)
 
 
+def of_rows(weights: KerasTensor, length: int | KerasTensor) -> KerasTensor:
+    """Returns weights `(B·n, H, T, S)` of rows that share keys by n, from
+    weights `(B, H, n·T, S)`."""
+    batch, heads, _, keys = ops.shape(weights)
+    weights = ops.reshape(weights, (batch, heads, -1, length, keys))
+    weights = ops.swapaxes(weights, 1, 2)  # [B, n, H, T, S]
+    return ops.reshape(weights, (-1, heads, length, keys))
+
+
 def _attends_somewhere(mask, dtype):
     return ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
 

@@ -129,7 +129,6 @@ def _taken(mask, queries, keys):
         Boolean tensor, broadcastable to `(B, H, N, W, 3W)`.
     """
     mask = per_head(ops.cast(mask, "bool"))
-    mask = mask if len(mask.shape) == 4 else mask[None]
     batch, heads, height, width = ops.shape(mask)
     if isinstance(height, int) and isinstance(width, int):
         _check_pairs(height, width)

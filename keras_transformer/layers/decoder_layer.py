@@ -43,7 +43,7 @@ class DecoderLayer(ResidualLayer):
         memory: `(B, S, D)`, the encoder's output. May be `None` when
             `memory_cache` is given.
         x_mask: boolean `(B, T)`, True at real target positions. Defaults to
-            the implicit Keras mask of `x`.
+            the implicit Keras mask of `x`. With `cache_index` it is not read.
         memory_mask: boolean `(B, S)`, True at real *source* positions.
             Defaults to the implicit Keras mask of `memory`.
         return_attention_scores: whether to return the weights of the attention
@@ -52,6 +52,9 @@ class DecoderLayer(ResidualLayer):
         memory_cache: the memory's keys and values, see `project_memory`.
             `x` may then hold several rows (beams) for each row of memory.
         training: whether dropout is applied.
+        attention_mask: boolean `(B, T, T)`, or with `cache_index` `(B, T, S)`
+            for a cache of S positions: True where a target position may attend
+            to another. Later positions are hidden anyway.
         mask: another name of `x_mask`, by which Keras masks the output.
 
     Returns:
@@ -59,7 +62,8 @@ class DecoderLayer(ResidualLayer):
         by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: if `x` is not D wide, or if D is not divisible by H.
+        ValueError: if `x` is not D wide, if D is not divisible by H, or if
+            there is neither `memory` nor `memory_cache`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -94,8 +98,9 @@ class DecoderLayer(ResidualLayer):
         return self.cross_attention.project(memory)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
-        given = arguments_of_call(self, args, kwargs)
-        x, scores = given["x"], given.get("return_attention_scores", False)
+        x, given = arguments_of_call(self, args, kwargs)
+        _check_memory(given.get("memory"), given.get("memory_cache"))
+        scores = given.get("return_attention_scores", False)
         own = attention_output_spec(
             self.self_attention,
             x,
@@ -127,7 +132,9 @@ class DecoderLayer(ResidualLayer):
         memory_cache: Cache | None = None,
         training: bool | None = None,
         mask: KerasTensor | None = None,
+        attention_mask: KerasTensor | None = None,
     ) -> Output:
+        _check_memory(memory, memory_cache)
         x_mask = mask if x_mask is None else x_mask
         check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
 
@@ -136,6 +143,7 @@ class DecoderLayer(ResidualLayer):
                 h,
                 h,
                 value_mask=x_mask,
+                attention_mask=attention_mask,
                 use_causal_mask=True,
                 cache=cache,
                 cache_index=cache_index,
@@ -176,3 +184,12 @@ class DecoderLayer(ResidualLayer):
         )
         extras = (*scores, *caches)
         return (x, *extras) if extras else x
+
+
+def _check_memory(memory, memory_cache):
+    if memory is None and memory_cache is None:
+        raise ValueError(
+            "A decoder layer attends to the encoder's output. Received: "
+            "memory=None, memory_cache=None. Pass one of them. A decoder "
+            "without an encoder is an `EncoderLayer` with `use_causal_mask`."
+        )

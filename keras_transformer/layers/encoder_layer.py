@@ -63,7 +63,7 @@ class EncoderLayer(ResidualLayer):
     Call arguments:
         x: `(B, T, D)`.
         mask: boolean `(B, T)`, True at real positions. Defaults to the
-            implicit Keras mask of `x`.
+            implicit Keras mask of `x`. With `cache_index` it is not read.
         x_mask: another name of `mask`, under which Keras passes the implicit
             mask when `attention_mask` is given, too.
         attention_mask: boolean `(B, T, T)`, True where a query may attend to a
@@ -106,8 +106,7 @@ class EncoderLayer(ResidualLayer):
             layer.build(x_shape)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
-        given = arguments_of_call(self, args, kwargs)
-        x = given.pop("x")
+        x, given = arguments_of_call(self, args, kwargs)
         window = self.attention_window
         return attention_output_spec(
             self.self_attention, x, x, attention_window=window, **given

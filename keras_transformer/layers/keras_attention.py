@@ -59,8 +59,9 @@ def one_width(output_shape: int | tuple[int] | None) -> int | None:
 
 def serialize_objects(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the arguments of `SERIALIZED` for the layer's config."""
+    private = {"activity_regularizer": "_activity_regularizer"}
     return {
-        name: module.serialize(getattr(layer, name))
+        name: module.serialize(getattr(layer, private.get(name, name)))
         for name, module in SERIALIZED.items()
     }
 

@@ -111,10 +111,11 @@ def padding_masks(
 
 
 def per_head(mask: KerasTensor | None) -> KerasTensor | None:
-    """Reshapes a mask `(B, T, S)` to `(B, 1, T, S)`.
+    """Reshapes a mask `(B, T, S)` or `(T, S)` to `(B, 1, T, S)`.
 
     `None`, and a mask that has an axis of heads, are returned as they are.
     """
     if mask is None or len(mask.shape) == 4:
         return mask
-    return ops.expand_dims(mask, -3)
+    mask = ops.expand_dims(mask, -3)
+    return mask if len(mask.shape) == 4 else mask[None]

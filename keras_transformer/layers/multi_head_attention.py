@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.attention import attend
+from keras_transformer.layers.attention import attend, of_rows
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.keras_attention import (
     check_supported,
@@ -130,7 +130,7 @@ class MultiHeadAttention(keras.layers.Layer):
         seed: int | None = None,
         **kwargs: Any,
     ):
-        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        super().__init__(**kwargs)
         check_supported(
             attention_axes=attention_axes,
             sliding_window=sliding_window,
@@ -155,6 +155,9 @@ class MultiHeadAttention(keras.layers.Layer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self._activity_regularizer = keras.regularizers.get(
+            activity_regularizer
+        )
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.seed = seed
@@ -185,6 +188,7 @@ class MultiHeadAttention(keras.layers.Layer):
             bias_initializer=self.bias_initializer.clone(),
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
+            activity_regularizer=self._activity_regularizer,
             kernel_constraint=self.kernel_constraint,
             bias_constraint=self.bias_constraint,
             dtype=self.dtype_policy,
@@ -207,12 +211,14 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_projection = self._dense(
             self.output_dim or query_shape[-1], "output"
         )
-        self.query_projection.build(query_shape)
-        self.key_projection.build(key_shape)
-        self.value_projection.build(value_shape)
-        self.output_projection.build(
-            (*query_shape[:-1], self.num_heads * self.value_dim)
-        )
+        for projection, shape in (
+            (self.query_projection, query_shape),
+            (self.key_projection, key_shape),
+            (self.value_projection, value_shape),
+            (self.output_projection, (self.num_heads * self.value_dim,)),
+        ):
+            if not projection.built:  # by `project`
+                projection.build(shape)
         self.weight_dropout.build(query_shape)
 
     def _split_heads(self, x, width):
@@ -239,8 +245,7 @@ class MultiHeadAttention(keras.layers.Layer):
         length: int,
         attention_window: int | None = None,
     ) -> Cache:
-        """Returns a cache of zeros for `length` positions, or for as many as
-        a window needs: at most r / 2 + 1."""
+        """Returns a cache of zeros; with a window of at most r / 2 + 1."""
         places = cache_length(length, attention_window)
 
         def zeros(width):
@@ -319,7 +324,7 @@ class MultiHeadAttention(keras.layers.Layer):
         )
         returned = [self.output_projection(output)]
         if return_attention_scores:
-            returned.append(weights)
+            returned.append(of_rows(weights, length) if is_read else weights)
         if cache_index is not None:
             returned.append(new_cache)
         return tuple(returned) if len(returned) > 1 else returned[0]
@@ -328,8 +333,8 @@ class MultiHeadAttention(keras.layers.Layer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
-        given = arguments_of_call(self, args, kwargs)
-        return attention_output_spec(self, **given)
+        query, given = arguments_of_call(self, args, kwargs)
+        return attention_output_spec(self, query, **given)
 
     def get_config(self) -> dict[str, Any]:
         return {

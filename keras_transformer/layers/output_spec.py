@@ -15,9 +15,22 @@ from keras_transformer.layers.types import Cache, Output
 
 def arguments_of_call(
     layer: keras.layers.Layer, args: tuple, kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Returns the arguments of a call of the layer by their names."""
-    return inspect.signature(layer.call).bind(*args, **kwargs).arguments
+) -> tuple[KerasTensor, dict[str, Any]]:
+    """Returns the first argument of a call of the layer, and the others by
+    their names.
+
+    A subclass whose `call` has `*args` has those of the class above.
+    """
+    for cls in type(layer).__mro__:
+        signature = inspect.signature(cls.call)
+        kinds = {p.kind: p.name for p in signature.parameters.values()}
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
+            break
+    given = signature.bind(layer, *args, **kwargs).arguments
+    _, first, *others = given
+    named = {name: given[name] for name in others}
+    named |= named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD), {})
+    return given[first], named
 
 
 def attention_output_spec(
@@ -50,12 +63,8 @@ def attention_output_spec(
         batch, length = query.shape[:2]
         attended: KerasTensor = value if cache is None else cache["key"]
         keys = attended.shape[-2]  # `(B, S, D)` or `(B, H, S, d_k)`
-        if cache is not None and cache_index is None:
-            # Rows that share their keys become one row with more queries.
-            rows = cache["key"].shape[0]
-            known = None not in (rows, batch, length)
-            batch, length = rows, batch * length // rows if known else None
-        elif cache is not None and attention_window is not None:
+        is_written = cache is not None and cache_index is not None
+        if is_written and attention_window is not None:
             # The last positions and, for the later queries, the new ones.
             known = None not in (keys, length)
             keys = keys + length - 1 if known else None

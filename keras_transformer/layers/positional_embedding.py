@@ -64,7 +64,8 @@ class PositionalEmbedding(PositionedLayer):
 
     Raises:
         ValueError: if `positions` is unknown, if learned positions have no
-            `max_length`, or if a sequence is longer than `max_length`.
+            `max_length`, if a sequence is longer than `max_length`, or if the
+            input has another rank.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class PositionalEmbedding(PositionedLayer):
         reverse: bool = False,
         training: bool | None = None,
     ) -> KerasTensor:
+        _check_rank(x, reverse)
         if reverse:
             return self._logits(x)
         # A strategy that builds the model from averaged ids passes floats.
@@ -172,6 +174,7 @@ class PositionalEmbedding(PositionedLayer):
         reverse: bool = False,
         training: bool | None = None,
     ) -> KerasTensor:
+        _check_rank(x, reverse)
         width = self.vocab_size if reverse else self.d_model
         dtype = self._exact_dtype if reverse else self.compute_dtype
         return KerasTensor((*x.shape[:2], width), dtype=dtype)
@@ -188,3 +191,17 @@ class PositionalEmbedding(PositionedLayer):
             "tie_projection": self.tie_projection,
             "use_logits_bias": self.use_logits_bias,
         }
+
+
+def _check_rank(x, reverse):
+    if len(x.shape) != (3 if reverse else 2):
+        expected = (
+            "vectors (batch, length, d_model)"
+            if reverse
+            else ("ids (batch, length)")
+        )
+        raise ValueError(
+            f"The input of a PositionalEmbedding must be {expected}. Received: "
+            f"x.shape={tuple(x.shape)}, {reverse=}. Wrap the layer in "
+            "`TimeDistributed` for one axis more."
+        )

@@ -47,7 +47,7 @@ class ResidualLayer(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if key_dim is None and d_model % num_heads:
+        if key_dim is None and (num_heads < 1 or d_model % num_heads):
             raise ValueError(
                 "`d_model` must be divisible by `num_heads`, so that every "
                 "head has d_k = d_model / num_heads dimensions. "
@@ -63,8 +63,8 @@ class ResidualLayer(keras.layers.Layer):
         self.attention_dropout_rate = attention_dropout_rate
         self.activation_dropout_rate = activation_dropout_rate
         self.norm_first = norm_first
-        self.key_dim = key_dim or d_model // num_heads
-        self.value_dim = value_dim or self.key_dim
+        self.key_dim = d_model // num_heads if key_dim is None else key_dim
+        self.value_dim = self.key_dim if value_dim is None else value_dim
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -75,10 +75,10 @@ class ResidualLayer(keras.layers.Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Output:
         # Keras masks the output by the keyword argument `mask`. It ignores an
         # explicit mask of another name, or one that is a positional argument.
-        given = arguments_of_call(self, args, kwargs)
+        x, given = arguments_of_call(self, args, kwargs)
         if given.get("mask") is None and given.get("x_mask") is not None:
             given["mask"] = given["x_mask"]
-        return super().__call__(given.pop("x"), **given)
+        return super().__call__(x, **given)
 
     def compute_output_shape(
         self, x_shape: Shape, memory_shape: Shape | None = None
