@@ -39,6 +39,10 @@ def option_field(default: Any, help: str, **metadata: Any) -> Any:
 class TransformerConfig:
     """Describes a model: the shapes of its weights and its forward pass.
 
+    `keras-transformer train --help` explains the fields that are options of the
+    command. The others, such as `positions` and `activation`, are set in
+    Python: `start_run("runs/NAME", "base", recipe, activation="gelu")`.
+
     Example:
 
     >>> config = TransformerConfig.preset("base", vocab_size=37000)
@@ -57,10 +61,10 @@ class TransformerConfig:
         6, "number of layers in the encoder and in the decoder"
     )
     num_encoder_layers: int | None = option_field(
-        None, "number of layers in the encoder, if it is another one"
+        None, "number of layers in the encoder alone"
     )
     num_decoder_layers: int | None = option_field(
-        None, "number of layers in the decoder, if it is another one"
+        None, "number of layers in the decoder alone"
     )
     d_model: int = option_field(512, "width of the model")
     num_heads: int = option_field(8, "number of attention heads")

@@ -62,8 +62,8 @@ print(classifier(sentences).shape)
 #
 # You can also pass masks by name: `mask` to `EncoderLayer`, `x_mask` and
 # `memory_mask` to `DecoderLayer`, `attention_mask` to `MultiHeadAttention`.
-# True means "may attend". A query that may attend to nothing gets zeros, never
-# NaN.
+# True means "may attend". A query that may attend to nothing has weights of
+# zero, never NaN: its output is the bias of the output projection.
 #
 # A padding mask has one value for each position. A causal mask has one value
 # for each pair of a query and a key. A decoder needs both.
@@ -228,6 +228,9 @@ print(f"{model.count_params():,} parameters")
 # [`keras_transformer.training`](train_on_your_text.py), or use
 # `LabelSmoothedCrossEntropy(reduction="sum")` with sample weights of 1 /
 # (number of real tokens in the whole batch).
+#
+# [Decode your own model](decode_your_model.py) calls `fit`, and searches with
+# the model that it has trained.
 #
 # ## oneDNN
 #

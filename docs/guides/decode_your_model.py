@@ -3,7 +3,8 @@
 #
 # `greedy_search`, `beam_search` and `sample` work with any step function, on
 # any backend. This guide searches a small table of probabilities, so that you
-# can follow each result. It then decodes a decoder-only model with a cache.
+# can follow each result. It then decodes a decoder-only model and a whole
+# `Transformer`, with caches.
 
 # %% tags=["remove-cell"]
 import os
@@ -12,13 +13,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # %%
+import keras
 import matplotlib.pyplot as plt
 import numpy as np
 from keras import ops
 
 from keras_transformer import (
     EncoderLayer,
+    LabelSmoothedCrossEntropy,
     PositionalEmbedding,
+    Transformer,
+    TransformerConfig,
     beam_search,
     blockwise_search,
     greedy_search,
@@ -265,5 +270,55 @@ assert (np.diff(ops.convert_to_numpy(scores), axis=1) <= 0).all()
 
 # %% [markdown]
 # `examples/language_model.py` trains a decoder-only model and decodes it in
-# this way. To draw what your layers may attend to, see
+# this way.
+#
+# ## The whole model
+#
+# `Transformer` is trained by `fit`: the target begins with the start token, the
+# labels end with the end token, and both are padded with 0.
+
+# %%
+config = TransformerConfig(
+    vocab_size=50, num_layers=1, d_model=16, num_heads=2, d_ff=32
+)
+model = Transformer(config)
+source = np.array([[7, 5, 9, 0], [8, 6, 0, 0]])
+labels = np.array([[10, 11, END, 0], [12, 13, 14, END]])
+target = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)
+model.compile(keras.optimizers.Adam(0.01), LabelSmoothedCrossEntropy())
+model.fit({"source": source, "target": target}, labels, epochs=60, verbose=0)
+
+# %% [markdown]
+# Its methods make a step function. The memory's keys and values are computed
+# once and shared by the beams of a sentence. A search may find any token: bar
+# those that are never to be found, here padding, unknown and start.
+
+# %%
+memory_mask = ops.convert_to_tensor(source != 0)
+memory_cache = model.project_memory(model.encode(source))
+barred = ops.where(ops.arange(config.vocab_size) < END, -1e9, 0.0)
+
+
+def next_token(tokens, cache, index):
+    logits, cache = model.decode_step(
+        tokens, cache, index, memory_cache, memory_mask
+    )
+    return logits + barred, cache
+
+
+ids, scores = beam_search(
+    next_token,
+    model.empty_cache(len(source) * beams, LENGTH),
+    limits=[LENGTH] * len(source),
+    beam_size=beams,
+)
+best = ops.convert_to_numpy(ids)[:, 0]
+print(best)
+np.testing.assert_array_equal(best[:, :4], labels)
+
+# %% [markdown]
+# Text needs a tokenizer, and a search in one graph is faster: `Translator` has
+# both, for a `Transformer` that a [run](train_on_your_text.py) trained.
+#
+# To draw what your layers may attend to, see
 # [Compose layers](compose_layers.py).

@@ -53,6 +53,10 @@ folder = pathlib.Path(temporary.name)
 # translates after seconds of training. Expect mistakes, in numbers above all.
 # `make demo` trains one for the whole grammar in some minutes.
 # [Train on your own text](train_on_your_text.py) explains the recipe.
+#
+# `export` takes runs. A model that you composed, or one whose source is vectors,
+# is searched in Python: [Decode your own model](decode_your_model.py). A run's
+# model becomes a Keras file by `load_model(run).save("model.keras")`.
 
 # %%
 STEPS = 400
@@ -104,7 +108,8 @@ for file in sorted(path.rglob("*")):
         print(file.relative_to(path))
 
 # %% [markdown]
-# `SHA256SUMS` lists every file of an export, and our commands check it. Loading
+# `SHA256SUMS` lists every file of an export, and our commands check it. (The
+# command `evaluate` adds its results, as `evaluations.jsonl`.) Loading
 # a model runs its code: load only models that you trust.
 #
 # ## Load it with TensorFlow alone
@@ -285,13 +290,13 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 #
 # ## Dtype, threads and memory
 #
-# The matrices are in bfloat16 if the exporting processor multiplies in
-# bfloat16, and in float32 otherwise. `export --dtype` chooses for another
-# machine. `export --dtype int8` makes the smallest folder, about a quarter of
+# The matrices are in bfloat16 if the GPU or, without one, the processor of the
+# exporting machine multiplies in bfloat16, and in float32 otherwise. To serve on
+# another machine, choose by `export --dtype`. `export --dtype int8` makes the smallest folder, about a quarter of
 # float32's: the matrices are stored in int8, with a float32 scale for each
-# output, or for each row of an embedding table. Whoever loads the model
-# multiplies them out once, and computes in float32 at float32's speed. It takes
-# more memory than a float32 export, since it holds both.
+# output, or for each row of an embedding table. When the model is loaded,
+# float32 matrices are computed from them, once. It then runs at float32's speed,
+# and needs more memory than a float32 export, because both are in memory.
 #
 # For bfloat16, set `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1` in the server, as our
 # commands do: TensorFlow then lays out each matrix once. Never set it in a

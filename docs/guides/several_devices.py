@@ -5,6 +5,9 @@
 # times: on one device, on two, and on one device in two parts. The three losses
 # agree. No GPU is needed: the guide splits the processor into two devices, as
 # `examples/two_replicas.py` does.
+#
+# For GPUs, also install `pip install 'tensorflow[and-cuda]'`. TensorFlow then
+# finds them; nothing has to be configured. The tests have run on CPUs alone.
 
 # %% tags=["remove-cell"]
 import os

@@ -154,12 +154,14 @@ for path in sorted(resumed.folder.rglob("*")):
 # |---|---|
 # | `run.json` | the model's shape, the recipe, the dtype policy, and marks of the training data and the vocabularies |
 # | `source.model`, `target.model` | the vocabularies |
-# | `data/` | the encoded training pairs, with a manifest of counts and checksums |
+# | `data/` | the encoded training pairs, with a manifest of counts and checksums, if `prepare` did not make the corpus |
+# | `initial/` | the weights of the other run that it began with, if any |
 # | `checkpoints/step-*.npz` | all state after a step |
 # | `checkpoints/validated.json` | the best validation so far, after each validation |
 # | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices, steps |
 # | `log.jsonl`, `training.png`, `logs/` | the curves: as text, as a picture, and for TensorBoard |
 # | `weights.npz` | the chosen weights, when training has ended |
+# | `evaluations.jsonl` | the scores of a test split |
 # | `.lock` | keeps a second process away |
 #
 # - After SIGKILL, training resumes from the newest intact checkpoint. Damaged
@@ -174,8 +176,8 @@ for path in sorted(resumed.folder.rglob("*")):
 #
 # ## When a resumed run differs
 #
-# A resumed run ends bit for bit like an uninterrupted one, on one CPU, and on
-# GPUs with `--deterministic`. If yours does not, compare the starts first:
+# A resumed run ends bit for bit like an uninterrupted one, on one CPU. On a GPU
+# it should with `--deterministic`; the tests have run on CPUs alone. If yours does not, compare the starts first:
 
 # %%
 starts = [
@@ -200,7 +202,9 @@ for name in starts[0].keys() - {"time"}:
 #
 # The dtype policy cannot change: `auto` is decided when the run begins and kept
 # in `run.json`. The training data cannot change either: a run keeps its encoded
-# pairs in `data/`, and each start compares them with their checksums.
+# pairs in `data/`, and each start compares them with their checksums. If
+# `prepare` made the corpus, its folder is read instead of `data/`: keep it for
+# as long as the run.
 #
 # To find the first step that differs, start both runs anew with
 # `--validate-every 1 --keep-checkpoints 100`, and stop and resume one of them.
@@ -227,8 +231,8 @@ for step in (4, 8):
 # validations: keep the `--validate-every` of your run, stop at the same step as
 # before, and compare the checkpoints that both runs have.
 #
-# In `log.jsonl` compare `val_loss`: the `loss` of an epoch that was interrupted
-# covers the steps after the restart alone. `weights.npz` is chosen by BLEU on
+# In `log.jsonl` compare `val_loss`. The `loss` of an epoch that was interrupted
+# differs: it is the mean over the steps after the restart. `weights.npz` is chosen by BLEU on
 # the validation split, which may have changed.
 #
 # A damaged file of the training data is named:

@@ -182,12 +182,12 @@ assert start["dtype_policy"] == open_run(run.folder).recipe.dtype_policy
 # %% [markdown]
 # ## Which weights are exported
 #
-# At the end of training, three candidates translate the validation split with
-# the paper's beam search: the newest checkpoint, the best one by validation
+# At the end of training, up to three candidates translate the validation split
+# with the run's beam search: the newest checkpoint, the best one by validation
 # BLEU, and the average of the last ones (section 6.1). The best candidate
 # becomes `weights.npz`. `keras-transformer average runs/NAME --last 3` chooses
-# again with an average of three; for more than five, train with
-# `--keep-checkpoints`. `--patience N` ends training after N validations
+# again, with an average of the last three. Training keeps five checkpoints; to
+# average N more than that, train with `--keep-checkpoints N`. `--patience N` ends training after N validations
 # without a better BLEU.
 #
 # `train` returns the model with the chosen weights. `load_model` loads it
@@ -221,7 +221,9 @@ assert len(translations) == len(lines)
 #
 # To fine-tune, begin with the vocabulary and the weights of another run:
 # `--initial-run runs/OTHER`, or `initial_run` of a `Recipe`. This trains all
-# weights. The new model may have more or fewer layers, such as
+# weights. The optimizer, the number of steps and the learning rate begin anew, so
+# give a low rate, such as `--learning-rate-scale 0.1`. The vocabulary cannot
+# change. The new model may have more or fewer layers, such as
 # `--num-decoder-layers 1` for fast translation; it begins with the first ones.
 # With `--lora-rank 8`, it trains a small addition to each matrix
 # (LoRA) and nothing else: checkpoints and the optimizer's memory are then a small

@@ -51,7 +51,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--resume",
         action="store_true",
-        help="resume the run; start it if it does not exist",
+        help="resume the run; if it does not exist, start it by the other "
+        "options",
     )
     sub.add_argument(
         "--deterministic",
@@ -65,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
         f"(default: that of --initial-run, or {DEFAULT_PRESET})",
     )
     for field in options_of(TransformerConfig):
-        _add_field(sub, TransformerConfig, field, "the preset's")
+        of_others = "that of the preset or of --initial-run"
+        _add_field(sub, TransformerConfig, field, of_others)
     for field in options_of(Recipe):
         _add_field(sub, Recipe, field, field.default)
 
@@ -219,7 +221,9 @@ def parser() -> argparse.ArgumentParser:
         _add_field(sub, RaySettings, field, field.default)
 
     sub = command(
-        "evaluate", "Score a SavedModel with sacreBLEU; print one line of JSON."
+        "evaluate",
+        "Score a SavedModel with sacreBLEU; print one line of JSON, and add it "
+        "to the export's evaluations.jsonl.",
     )
     _add_model(sub)
     for side in ("source", "reference"):

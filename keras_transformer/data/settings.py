@@ -26,7 +26,8 @@ class CorpusSettings:
     )
     test_split: str | None = option_field(
         None,
-        "split to score when training has ended",
+        "split to score when training has ended; `prepare` copies it, and "
+        "`train` needs the option again",
         option="test",
         metavar="SPLIT",
     )

@@ -60,8 +60,9 @@ class SearchSettings:
     )
     early_stopping: str = option_field(
         "heuristic",
-        "when a search stops: never before it is certain of the best; "
-        "heuristic, as in transformers; filled, with the first hypotheses",
+        "when a search stops: never, only when no unfinished hypothesis can "
+        "still win; heuristic, when none has a better score at its present "
+        "length; filled, as soon as there are enough finished ones",
         choices=("never", "heuristic", "filled"),
     )
     extra_length: int = 50

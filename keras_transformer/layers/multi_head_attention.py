@@ -55,7 +55,7 @@ class MultiHeadAttention(keras.layers.Layer):
     `(H·d_v, D)`, with a bias each. Arguments have the names and the order of
     `keras.layers.MultiHeadAttention`, so one import replaces that layer, and
     `from_keras` takes over its weights. There are four differences: a query
-    that may attend to no key always gets zeros; masks are read and never
+    that may attend to no key has weights of zero; masks are read and never
     removed from the inputs; scores and softmax are in float32; kernels are
     matrices, so that Glorot initialisation uses the true fan-in. Inputs have
     rank 3. `attention_axes`, `sliding_window`, `flash_attention` and `use_gate`

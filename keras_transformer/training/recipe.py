@@ -31,8 +31,8 @@ class Recipe(CorpusSettings):
     )
     initial_run: str | None = option_field(
         None,
-        "run to fine-tune: take its vocabulary and its weights; of another "
-        "number of layers, the first ones",
+        "run to fine-tune: take its vocabulary and its weights; with fewer "
+        "layers, those of the first ones; with more, the others are new",
         metavar="RUN",
     )
     lora_rank: int | None = option_field(
@@ -88,7 +88,8 @@ class Recipe(CorpusSettings):
     )
     save_every_minutes: float | None = option_field(
         None,
-        "save between validations, too; each is kept until the next one",
+        "also save a checkpoint every so many minutes, which the next one "
+        "replaces",
         metavar="MINUTES",
     )
     patience: int | None = option_field(
@@ -96,11 +97,13 @@ class Recipe(CorpusSettings):
     )
     keep_checkpoints: int = option_field(
         5,
-        "newest checkpoints to keep, at least those to average; the best one "
-        "is kept, too",
+        "number of newest checkpoints to keep, and never fewer than to "
+        "average; the best one is kept besides",
     )
     average_checkpoints: int = option_field(
-        5, "newest checkpoints to average at the end, section 6.1"
+        5,
+        "number of newest checkpoints in the average that is a candidate for "
+        "the final weights, section 6.1",
     )
 
     def __post_init__(self):
