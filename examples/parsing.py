@@ -4,7 +4,8 @@ A sentence is translated to its tree, which is written as symbols:
 `(S (NP DT NN )NP …` (Vinyals et al., 2015). The source is vectors instead of
 ids: which of the most frequent words, beginnings, endings and shapes a word
 has. So a word that training never showed has a meaning, too. Words and their
-parts of speech are numbered, so that the decoder knows at which word it is.
+parts of speech are numbered, so that the decoder knows at which word it is, and
+brackets by their depth, so that it knows which one is to be closed.
 
     pip install matplotlib
     python examples/parsing.py TRAIN DEVELOPMENT FOLDER
@@ -20,7 +21,8 @@ DEVELOPMENT are found, and draws which words the decoder attends to:
 Training that was interrupted goes on after its last epoch.
 
 Promise: on CRAFT, 80 minutes of training on two CPU cores, and five minutes of
-searches; F1 over 80 with beam 4 and trees only.
+searches; with beam 4, 99 % of the outputs are balanced, and F1 is over 80 with
+trees only.
 """
 
 import argparse
@@ -65,7 +67,7 @@ from keras_transformer.inference.fast_weights import inference_weights
 from keras_transformer.processor import resolve_dtype, resolve_dtype_policy
 
 FEATURES = 5000
-NUMBERS = 8  # word i has the number i modulo 8, and so has its part of speech
+NUMBERS = 8  # words, and the depths of brackets, are numbered modulo 8
 NAME_DROPOUT = 0.15  # words in training whose own name is not given
 LONGEST = 250  # symbols of a tree to train on
 SHAPE = {
@@ -97,9 +99,19 @@ def features_of(word):
 
 
 def numbered(symbols):
-    """Adds to each part of speech the number of its word: `DT 0`, `NN 1`."""
-    numbers = itertools.cycle(range(NUMBERS))
-    return [s if s[0] in "()" else f"{s} {next(numbers)}" for s in symbols]
+    """Adds a number modulo 8 to each symbol: `(S 0`, `(NP 1`, `DT 0`, `NN 1`.
+
+    A part of speech has the number of its word, a bracket how many others are
+    open around its constituent.
+    """
+    names, word, depth = [], 0, 0
+    for symbol in symbols:
+        depth -= symbol[0] == ")"
+        number = depth if symbol[0] in "()" else word
+        names.append(f"{symbol} {number % NUMBERS}")
+        depth += symbol[0] == "("
+        word += symbol[0] not in "()"
+    return names
 
 
 class Vocabulary:
@@ -127,9 +139,8 @@ class Vocabulary:
         features = [name for name, _ in counts.most_common(size)]
         features += [f"number {number}" for number in range(NUMBERS)]
         symbols = sorted({s for tree in trees for s in symbols_of(tree)})
-        brackets = [s for s in symbols if s[0] in "()"]
-        tags = itertools.product(tags_of(symbols), range(NUMBERS))
-        return cls(features, brackets + [f"{tag} {n}" for tag, n in tags])
+        names = itertools.product(symbols, range(NUMBERS))
+        return cls(features, [f"{symbol} {number}" for symbol, number in names])
 
     @property
     def size(self):
@@ -178,7 +189,7 @@ class Vocabulary:
         openings = [s for s in self.symbols if s.startswith("(")]
         closings = [f"){s[1:]}" for s in openings]
         tags = [
-            [s for s in self.symbols if s.endswith(f" {number}")]
+            [s for s in tags_of(self.symbols) if s.endswith(f" {number}")]
             for number in range(NUMBERS)
         ]
         openings, closings, *tags = (
@@ -187,11 +198,23 @@ class Vocabulary:
         return BalancedTrees(openings, closings, tags)
 
     def symbols_of(self, ids):
-        """Returns the symbols before the end token, without numbers."""
+        """Returns the symbols before the end token, without numbers.
+
+        A constituent has the label of its opening bracket. Label and number of
+        the closing one only help the decoder.
+        """
         ids = list(ids)
         ids = ids[: ids.index(END)] if END in ids else ids
         names = [self.symbols[i - END - 1] for i in ids if i > END]
-        return [name.split()[0] for name in names]
+        symbols, labels = [], []
+        for name in names:
+            symbol = name.split()[0]
+            if symbol[0] == "(":
+                labels.append(symbol[1:])
+            elif symbol[0] == ")" and labels:
+                symbol = f"){labels.pop()}"
+            symbols.append(symbol)
+        return symbols
 
 
 def of_one_length(lengths, tokens):

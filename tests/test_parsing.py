@@ -182,6 +182,28 @@ def small_treebank(path, count, seed):
     return path
 
 
+def test_brackets_are_numbered_by_depth_and_words_by_place(treebank):
+    example = load("parsing")
+    deep = "(NP " * 9 + "(NN a)" + ")" * 9
+    tree = read(treebank, f"(S {deep} (VP (VBZ b)))")
+    names = example.numbered(treebank.symbols_of(tree))
+    assert names[:3] == ["(S 0", "(NP 1", "(NP 2"]
+    assert names[8:11] == ["(NP 0", "(NP 1", "NN 0"]
+    assert names[-4:] == ["(VP 1", "VBZ 1", ")VP 1", ")S 0"]
+
+
+def test_a_constituent_has_the_label_of_its_opening_bracket(treebank):
+    example = load("parsing")
+    vocabulary = example.Vocabulary.learn([read(treebank, DOG)])
+    symbols = ["(S", "(NP", "DT", "NN", ")VP", "(VP", "VBZ", ")NP", ".", ")S"]
+    found = vocabulary.symbols_of(vocabulary.ids([symbols])[0])
+    assert found == treebank.symbols_of(read(treebank, DOG))
+    assert vocabulary.symbols_of(vocabulary.ids([[")S", "DT"]])[0]) == [
+        ")S",
+        "DT",
+    ]
+
+
 def test_parsing_learns_a_small_grammar(tmp_path, monkeypatch, capsys):
     example = load("parsing")
     small = {"d_model": 32, "num_heads": 2, "d_ff": 64, "dropout_rate": 0.0}
