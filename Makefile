@@ -92,13 +92,13 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:
-	rm -rf .venv .venv-torch runs build dist *.egg-info
+clean:  ## remove what was installed and built; runs/ and saved_models/ stay
+	rm -rf .venv .venv-torch build dist *.egg-info
 
 .venv/dev .venv/text .venv/docs .venv/page .venv/serve: setup.py
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
-	    "keras_transformer needs Python 3.11 or later; try make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and \
+	    "keras_transformer needs Python 3.11 to 3.13; try make PYTHON=python3.12")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[$(notdir $@)]'
 	touch $@
 
@@ -111,7 +111,7 @@ saved_models/demo:
 	$(MAKE) demo
 
 .venv-torch/done: setup.py
-	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch
+	test -x .venv-torch/bin/pip || $(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet $(TORCH)
 	.venv-torch/bin/python -m pip install --quiet --editable . 'pytest>=8'
 	touch $@

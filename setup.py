@@ -37,7 +37,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",
     packages=find_packages(
         include=["keras_transformer", "keras_transformer.*"]
     ),

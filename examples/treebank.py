@@ -27,7 +27,12 @@ def read_trees(path):
     """
     path = pathlib.Path(path)
     files = sorted(path.rglob("[!.]*")) if path.is_dir() else [path]
-    files = [file for file in files if file.is_file()]
+    files = [
+        file
+        for file in files
+        if file.is_file()
+        and not any(p.startswith(".") for p in file.relative_to(path).parts)
+    ]
     if not files:
         raise ValueError(
             f"No such file of trees. Received: {str(path)!r}. Name a file or a "

@@ -1,8 +1,10 @@
 import errno
 import gzip
+import urllib.error
 
 import pytest
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download.util import DownloadError
 
 from keras_transformer.data import tfds_corpus
 from keras_transformer.data.corpus import (
@@ -157,3 +159,35 @@ def test_a_full_disk_is_no_missing_network(small_builtin, monkeypatch):
     with pytest.raises(OSError, match=r"disk is full.*--data-dir") as caught:
         load_pairs("builtin", "train", "en", "de", small_builtin)
     assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/nowhere"),
+            PermissionError,
+            r"cannot be prepared: Permission denied.*--data-dir.*'/nowhere'",
+        ),
+        (
+            urllib.error.HTTPError("http://x", 404, "Not Found", None, None),
+            ConnectionError,
+            "Cannot download .*404",
+        ),
+        (
+            DownloadError("Failed to get url http://x. HTTP code: 404."),
+            ConnectionError,
+            "Cannot download .*HTTP code: 404",
+        ),
+    ],
+    ids=["folder", "network", "download"],
+)
+def test_an_error_of_the_preparation_has_its_remedy(
+    small_builtin, monkeypatch, error, expected, message
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
+    with pytest.raises(expected, match=message):
+        load_pairs("builtin", "train", "en", "de", small_builtin)

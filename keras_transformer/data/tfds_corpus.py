@@ -5,6 +5,7 @@ import errno
 import io
 import re
 import socket
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -50,7 +51,18 @@ def tfds_pairs(
                     "space, or choose a folder on another disk with --data-dir",
                     str(builder.data_dir),
                 ) from error
+            is_of_network = isinstance(error, urllib.error.URLError)
+            if error.filename is not None and not is_of_network:
+                raise OSError(
+                    error.errno,
+                    f"{name!r} cannot be prepared: {error.strerror}. Choose a "
+                    "folder that can be written with --data-dir",
+                    str(error.filename),
+                ) from error
             raise ConnectionError(_unreachable(name, str(error))) from error
+        except _download_errors() as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ConnectionError(_unreachable(name, reason)) from error
         except AssertionError as error:  # files must be downloaded by hand
             raise ValueError(str(error)) from error
     if split not in builder.info.splits and not re.search(r"[\[+]", split):
@@ -67,6 +79,21 @@ def tfds_pairs(
 
     info = builder.info
     return PairStream(f"{info.full_name}, {split}, {info.dataset_size}", read)
+
+
+def _download_errors():
+    """Returns the classes of the library's errors, which are no `OSError`."""
+    from tensorflow_datasets.core.download import (
+        download_manager,
+        extractor,
+        util,
+    )
+
+    return (
+        util.DownloadError,
+        download_manager.NonMatchingChecksumError,
+        extractor.ExtractError,
+    )
 
 
 def _require_network(name, builder):

@@ -21,14 +21,25 @@ function sleep(seconds, signal) {
   });
 }
 
+let keptToken = null; // where the browser keeps nothing for a page
+
 /** Returns the access token of this tab, or null. */
 export function token() {
-  return sessionStorage.getItem("token");
+  try {
+    return sessionStorage.getItem("token") ?? keptToken;
+  } catch {
+    return keptToken;
+  }
 }
 
 /** Keeps the access token as long as the tab is open. */
 export function keepToken(value) {
-  sessionStorage.setItem("token", value);
+  keptToken = value;
+  try {
+    sessionStorage.setItem("token", value);
+  } catch {
+    // It is asked for again after a reload.
+  }
 }
 
 function options(body, signal) {

@@ -71,6 +71,21 @@ export function join(separators, sentences) {
     .join("");
 }
 
+const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff00-\uff60]/u;
+
+/**
+ * Returns the separators of translations. There is a space where sentences of
+ * Chinese or Japanese, which have none between them, become another script.
+ */
+export function separatorsOf({ sentences, separators }, translations) {
+  const isWide = (text) => WIDE.test([...(text ?? "")].at(-1) ?? "");
+  return separators.map((separator, i) => {
+    const isBetween = i > 0 && i < sentences.length && !separator;
+    const wasWide = isBetween && isWide(sentences[i - 1]);
+    return wasWide && !isWide(translations[i - 1]) ? " " : separator;
+  });
+}
+
 /**
  * Translates a text of any length.
  *
@@ -97,7 +112,8 @@ export async function translateText(text, { split, translate, onProgress }) {
       done += chunk.length;
       onProgress(done, total);
     }
-    result.push(join(separators, translations));
+    const parts = { sentences, separators };
+    result.push(join(separatorsOf(parts, translations), translations));
   }
   return { text: result.join(""), cut };
 }

@@ -1,15 +1,27 @@
 // Keeps the sentences of the text box and their translations.
 
-import { join } from "./documents.js";
+import { join, separatorsOf } from "./documents.js";
 import { predict, state } from "./server.js";
 
 const REMEMBERED = 2000; // translated sentences
 const results = new Map(); // translations by `resultKey`
+let room = REMEMBERED;
 
 /** Keeps a value, and forgets the oldest of too many. */
 export function store(map, key, value) {
   map.set(key, value);
-  if (map.size > REMEMBERED) map.delete(map.keys().next().value);
+  if (map.size > room) map.delete(map.keys().next().value);
+}
+
+/** Keeps the translations of a text's sentences, however many they are. */
+export function hold(sentences) {
+  room = Math.max(REMEMBERED, sentences.length);
+  for (const key of sentences.map(resultKey)) {
+    if (!results.has(key)) continue;
+    const value = results.get(key);
+    results.delete(key);
+    results.set(key, value);
+  }
 }
 
 function resultKey(sentence) {
@@ -85,7 +97,12 @@ export function translations() {
   return state.parts.sentences.map((_, i) => translationOf(i) ?? "…");
 }
 
+/** Returns the separators between the translations. */
+export function separators() {
+  return separatorsOf(state.parts, translations());
+}
+
 /** Returns the translation of the whole text. */
 export function translationText() {
-  return join(state.parts.separators, translations());
+  return join(separators(), translations());
 }

@@ -4,9 +4,11 @@ import { afterPause, counted, element, page, setTabStop } from "./elements.js";
 import { explainSoon, showMirror } from "./explanation.js";
 import {
   choiceKey,
+  hold,
   nBest,
   resultOf,
   sentenceAt,
+  separators,
   translationOf,
   translationText,
   translations,
@@ -40,6 +42,7 @@ export async function translate() {
 
 async function translateParts(text, parts, signal) {
   const unique = [...new Set(parts.sentences)];
+  hold(unique);
   const missing = unique.filter((sentence) => !resultOf(sentence));
   for (let i = 0; i < missing.length; i += BATCH) {
     const time = await nBest(missing.slice(i, i + BATCH), signal);
@@ -63,17 +66,19 @@ const announce = afterPause(() => {
 }, ANNOUNCE_PAUSE);
 
 function showTranslation() {
-  const { sentences, separators } = state.parts;
+  const { sentences } = state.parts;
+  const between = separators();
   const nodes = translations().flatMap((translation, i) => {
     const node = element("span", { textContent: translation });
     node.className = "sentence";
     if (sentences.length > 1) makeChoosable(node, i);
-    return [separators[i], node];
+    return [between[i], node];
   });
-  page.target.replaceChildren(...nodes, separators.at(-1));
+  page.target.replaceChildren(...nodes, between.at(-1));
   if (!sentences.length) showPlaceholder();
   page.target.classList.remove("stale");
-  page.copy.disabled = !sentences.length;
+  const isWhole = sentences.every((_, i) => translationOf(i) !== null);
+  page.copy.disabled = !sentences.length || !isWhole;
   showCut();
 }
 
