@@ -23,7 +23,11 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 import keras
 import numpy as np
 
-from keras_transformer import EncoderLayer, FeatureEmbedding
+from keras_transformer import (
+    EncoderLayer,
+    FeatureEmbedding,
+    LabelSmoothedCrossEntropy,
+)
 from keras_transformer.atomic_files import write_aside
 
 try:
@@ -82,7 +86,7 @@ def trained(x, speakers, seed, epochs):
     rate = keras.optimizers.schedules.CosineDecay(1e-3, steps)
     model.compile(
         keras.optimizers.AdamW(rate),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        LabelSmoothedCrossEntropy(pad_id=-1),  # speaker 0 is no padding
         metrics=["accuracy"],
     )
     model.fit(x, speakers, batch_size=32, epochs=epochs, verbose=0)

@@ -261,8 +261,9 @@ def test_a_run_resumes_from_any_folder(recipe, tmp_path, monkeypatch):
     corpus = pathlib.Path(recipe.corpus)
     monkeypatch.chdir(corpus.parent)
     small = {"num_layers": 1, "d_model": 8, "num_heads": 1, "d_ff": 8}
-    given = dataclasses.replace(recipe, corpus=corpus.name)
-    start_run(tmp_path / "run", "tiny", given, **small)
+    given = dataclasses.replace(recipe, corpus=corpus.name, max_length=700)
+    run = start_run(tmp_path / "run", "tiny", given, **small)
+    assert run.search.max_source_length == 700  # as long as in training
     monkeypatch.chdir(corpus)
     given = {"out": str(tmp_path / "run"), "resume": True}
     for corpus_option in ({}, {"corpus": "."}, {"corpus": f"{corpus}/"}):

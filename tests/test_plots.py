@@ -35,6 +35,7 @@ def test_the_attention_of_any_number_of_heads_is_drawn(tmp_path, heads):
     attention = np.full((2, heads, 5, 7), 1 / 7)
     path = tmp_path / "attention.svg"
     source, target = [f"s{i}" for i in range(7)], [f"t{i}" for i in range(5)]
+    source[0], target[0] = "$$", r"$\foo$"  # no formulas
     assert plot_attention(source, target, attention, path) == path
     picture = path.read_text()
     for text in ("s6", "t4", f"head {heads}"):

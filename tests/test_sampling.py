@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 from test_decoding import END, TableModel
 
-from keras_transformer import greedy_search, sample
+from keras_transformer import beam_search, greedy_search, sample
 
 
 class OneRow:
@@ -179,6 +179,35 @@ def test_scores_are_float32_whatever_the_default_dtype(floatx):
             assert keras.backend.standardize_dtype(scores.dtype) == "float32"
     finally:
         keras.config.set_floatx("float32")
+
+
+@pytest.mark.parametrize("floatx", ["float64", "float16", "bfloat16"])
+def test_searches_run_in_graphs_whatever_the_default_dtype(floatx):
+    logits = np.array([0.0, -2.0, 1.0, 3.0, 2.0], "float32")
+
+    def step(tokens, cache, index):
+        shape = (ops.shape(tokens)[0], len(logits))
+        return ops.broadcast_to(logits, shape), cache
+
+    limits = tf.constant([5, 3])
+    minima, prefix = tf.constant([2, 2]), tf.constant([[4], [-1]])
+
+    def found():
+        return [
+            *beam_search(step, {}, limits, 2, minima=minima, prefix=prefix),
+            *greedy_search(step, {}, limits, minima=minima, prefix=prefix),
+            *sample(step, {}, limits, minima=minima, prefix=prefix, seed=3),
+        ]
+
+    expected = found()
+    keras.config.set_floatx(floatx)
+    try:
+        again = tf.function(found)()
+    finally:
+        keras.config.set_floatx("float32")
+    for one, other in zip(again, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_errors_name_what_was_received():

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from keras_transformer.export import saved_model
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference import evaluation
+from keras_transformer.inference.explanation import explained
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.text_lines import translate_lines
 from keras_transformer.inference.translator import Translator
@@ -73,6 +74,15 @@ def test_a_batch_of_any_size_keeps_its_order(loaded, size):
         expected, expected_score = alone[text]
         assert translation == expected[0]
         np.testing.assert_allclose(score, expected_score[0], atol=1e-5)
+
+
+def test_an_empty_list_is_a_batch_in_python(run):
+    translator = Translator(
+        load_model(run), run.source_tokenizer, run.target_tokenizer
+    )
+    assert translator.translate([])["translation"].shape == (0,)
+    assert translator.score([], [])["score"].shape == (0,)
+    assert translator.explain([])["attention"].shape[0] == 0
 
 
 def test_a_batch_of_empty_rows_has_empty_translations(loaded):
@@ -305,6 +315,21 @@ def test_an_explanation_belongs_to_its_translation(loaded, run):
     assert b"".join(pieces).decode() == "▁room▁7</s>"
     empty = loaded.loaded.signatures["explain"](text=tf.constant([], tf.string))
     assert empty["translation"].shape == (0,)
+
+
+def test_an_explanation_is_as_long_as_the_longest_translation(run):
+    model, tokenizer = load_model(run), run.source_tokenizer
+    translator = Translator(model, tokenizer, run.target_tokenizer)
+    source = tf.constant([[9, 8, 3], [7, 3, 0], [3, 0, 0]])
+    target = tf.constant([[5, 3, 0, 0, 0], [6, 7, 3, 0, 0], [4, 4, 4, 4, 3]])
+    found = explained(
+        translator.inference_model(),
+        *(tokenizer, run.target_tokenizer, source, target),
+        blank=tf.constant([False, False, True]),
+    )
+    assert found["target_pieces"].shape == (3, 3)
+    assert found["attention"].shape[3] == 3
+    assert found["target_pieces"].numpy()[1].all()
 
 
 def test_an_export_can_search_with_another_beam_and_alpha(run, loaded):

@@ -1,5 +1,7 @@
 """Checks the tokenizer, which runs in the graph, against its library."""
 
+import io
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -115,6 +117,36 @@ def test_bytes_that_are_no_model_are_refused(junk):
 def test_a_vocabulary_that_cannot_be_learned_is_an_error(size):
     with pytest.raises(ValueError, match=f"vocab_size={size}"):
         train_tokenizer(["too little text for so many pieces"], size)
+
+
+def test_long_lines_teach_the_vocabulary():
+    """SentencePiece leaves out lines of over 4,192 bytes, unless it is told."""
+    long = " ".join(["QUERY"] * 900)
+    tokenizer = train_tokenizer([long, "some words"] * 3, 275)
+    ids = tokenizer.encode(["QUERY"]).to_tensor().numpy()[0]
+    assert not any(p.startswith("<0x") for p in tokenizer.pieces(ids))
+
+
+def test_pieces_that_a_user_has_defined_take_no_bpe_dropout():
+    model = io.BytesIO()
+    options = {
+        "model_type": "bpe",
+        "vocab_size": 290,
+        "byte_fallback": True,
+        "minloglevel": 2,
+        **{f"{name}_id": i for i, name in enumerate(("pad", "unk", "bos"))},
+        "eos_id": 3,
+    }
+    for symbols, allows in (([], True), (["<2de>"], False)):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["one two three four"] * 9),
+            model_writer=model,
+            user_defined_symbols=symbols,
+            **options,
+        )
+        tokenizer = Tokenizer(model.getvalue())
+        assert tokenizer.allows_bpe_dropout == allows
 
 
 def test_encoding_at_most_n_pieces_equals_cutting_all_pieces_at_n():

@@ -13,9 +13,10 @@ from conftest import SMALL
 
 from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.data.prepared import PreparedCorpus
+from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.text_lines import translate_lines
 from keras_transformer.lock import lock
-from keras_transformer.training import callbacks, checkpoints, score
+from keras_transformer.training import callbacks, checkpoints, score, split
 from keras_transformer.training.callbacks import steps_of
 from keras_transformer.training.curves import read_log
 from keras_transformer.training.loop import TrainingInterrupted
@@ -223,6 +224,34 @@ def test_only_one_process_at_a_time_trains_a_run(run):
     assert partial.exists()
     train(open_run(run.folder), 8, verbose=0)
     assert not partial.exists()
+
+
+def test_validation_translates_greedily_by_the_search_of_the_run(run):
+    search = SearchSettings(extra_length=7, max_source_length=999)
+    other = dataclasses.replace(run, search=search)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            callbacks, "make_scorer", lambda *args: seen.append(args[3])
+        )
+        pairs = split.SentencePairs([], [])
+        callbacks.TranslationQuality(other, None, pairs)
+    assert seen == [dataclasses.replace(search, beam_size=1)]
+
+
+def test_pairs_without_a_loss_are_counted(run, capsys):
+    lengths = split.load_split(run, "validation").encoded.lengths
+    most = int(np.median(lengths.max(axis=1)))
+    recipe = dataclasses.replace(run.recipe, max_length=most)
+    found = split.load_split(
+        dataclasses.replace(run, recipe=recipe), "validation"
+    )
+    long = len(found.pairs) - len(found.encoded)
+    assert long > 0
+    assert (
+        f"validation: 61 pairs; left out 0 blank and, from the loss alone, "
+        f"{long} longer than {most} word pieces." in capsys.readouterr().out
+    )
 
 
 def test_a_failing_plot_is_a_warning(run, monkeypatch):

@@ -112,6 +112,32 @@ def test_callbacks_get_the_events_and_logs_of_keras_fit(plain):
     }
 
 
+class Validations(keras.callbacks.Callback):
+    """Records validations, and may send a signal into one."""
+
+    def __init__(self, validate):
+        super().__init__()
+        self.events = []
+        self.validate = validate
+
+    def on_test_begin(self, logs=None):
+        self.events.append("begin")
+        self.validate()
+
+    def on_test_end(self, logs=None):
+        self.events.append(sorted(logs))
+
+
+def test_validations_begin_and_end_for_callbacks(plain):
+    recorder = fit(plain, 0, 3, Validations(lambda: None))
+    assert recorder.events == ["begin", ["loss", "nll"]] * 2
+    broken = Validations(lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(TrainingInterrupted):
+        fit(plain, 0, 3, broken)
+    assert broken.events[0] == "begin"
+    assert len(broken.events) == 2
+
+
 def test_a_callback_may_stop_training(plain):
     # Workers agree to stop in the next step, so one more step follows.
     recorder = fit(plain, 0, 100, stop_at=3)

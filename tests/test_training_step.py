@@ -85,6 +85,24 @@ def test_the_projection_loss_equals_the_loss_of_the_logits(
     np.testing.assert_allclose(d_table_found, 2 * d_table, atol=4e-4)
 
 
+def test_a_scaled_loss_has_gradients_in_float16():
+    """Keras' scale of the loss may exceed the largest number of float16."""
+    rng = np.random.default_rng(2)
+    x = tf.constant(rng.normal(size=(1, 37, 7)), tf.float32)
+    table = tf.constant(rng.normal(size=(31, 7)), tf.float32)
+    labels = tf.constant(rng.integers(0, 31, 37), tf.int32)
+    weights = tf.fill([37], 2.0**-20)
+    found = []
+    for dtype in ("float32", "float16"):
+        features = tf.cast(x, dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(features)
+            total, *_ = projection_loss(features, table, labels, weights)
+            total *= 2.0**17
+        found.append(tf.cast(tape.gradient(total, features), tf.float32))
+    np.testing.assert_allclose(found[1], found[0], rtol=0.02, atol=1e-4)
+
+
 def test_the_loss_is_right_where_a_probability_rounds_to_zero():
     x = tf.constant([[[700.0], [-90.0], [0.0], [np.nan]]])
     table = tf.constant([[1.0], [0.5], [-1.0]])

@@ -57,6 +57,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
             byte_fallback=True,
             split_digits=True,
             normalization_rule_name="identity",
+            max_sentence_length=2**30,  # longer lines would be left out
             pad_id=PAD,
             unk_id=UNKNOWN,
             bos_id=START,
@@ -125,7 +126,13 @@ class Tokenizer:
             processor.id_to_piece(i): i for i in range(self.vocab_size)
         }
         is_bpe = proto.trainer_spec.model_type == sentencepiece_file.BPE
-        self.allows_bpe_dropout = is_bpe and "<0x00>" in self._ids
+        has_own = any(
+            piece.type == sentencepiece_file.USER_DEFINED
+            for piece in proto.pieces
+        )
+        self.allows_bpe_dropout = (
+            is_bpe and "<0x00>" in self._ids and not has_own
+        )
         self._tags = {
             piece: i
             for piece, i in self._ids.items()

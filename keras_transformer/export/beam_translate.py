@@ -203,10 +203,12 @@ class _TranslateAlone(beam.DoFn):
         self.handler, self.folder = handler, folder
 
     def setup(self):
-        self.model = self.handler.load_model()
+        self.model = None
 
     def process(self, keyed):
         number, lines = keyed
+        if self.model is None:  # only where a chunk has failed
+            self.model = self.handler.load_model()
         translations, errors = [], {}
         for row, line in enumerate(lines):
             try:

@@ -273,7 +273,7 @@ def signature(run: Run) -> str:
         "heads": config.num_heads,
         "norm": "pre" if config.norm_first else "post",
         "positions": config.positions,
-        "tied": "yes" if config.shared_vocabulary else "target",
+        "tied": _tied(config),
         "dropout": config.dropout_rate,
         # An imported run does not know it.
         "smooth": recipe.label_smoothing if recipe.corpus else "unknown",
@@ -283,6 +283,13 @@ def signature(run: Run) -> str:
         "version": keras_transformer.__version__,
     }
     return "|".join(f"{name}:{value}" for name, value in fields.items())
+
+
+def _tied(config):
+    """Says which of embeddings and projection are one matrix."""
+    if config.tie_projection:
+        return "yes" if config.shared_vocabulary else "target"
+    return "embeddings" if config.shared_vocabulary else "no"
 
 
 def _depth(config):

@@ -59,7 +59,7 @@ def _known_operations():
 def _package_file(name):
     return (
         importlib.resources.files("keras_transformer.export") / name
-    ).read_text()
+    ).read_text("utf-8")
 
 
 def _nodes(data):
@@ -105,7 +105,7 @@ def write_extras(
         dtype=metadata["dtype"],
         batching=BATCHING,
     )
-    pathlib.Path(path, "README.md").write_text(text)
+    pathlib.Path(path, "README.md").write_text(text, "utf-8")
 
 
 def _write_warmup(path, name, lines):

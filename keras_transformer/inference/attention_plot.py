@@ -3,6 +3,7 @@
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -61,8 +62,9 @@ def plot_attention(
     ):
         axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axes.set_title(f"head {head}", fontsize=9)
-        axes.set_xticks(range(len(source)), source, rotation=90, fontsize=8)
-        axes.set_yticks(range(len(target)), target, fontsize=8)
+        style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
+        axes.set_xticks(range(len(source)), source, rotation=90, **style)
+        axes.set_yticks(range(len(target)), target, **style)
         axes.tick_params(length=0, labelbottom=True)
         axes.spines[:].set_color("0.8")
     path = pathlib.Path(path)

@@ -28,6 +28,10 @@ def explained(
         A dictionary of `translation`, `source_pieces`, `target_pieces` and
         `attention`, see `Translator.explain`.
     """
+    count = tf.size(blank)
+    lengths = tf.math.count_nonzero(target[:count], axis=1, dtype=tf.int32)
+    longest = tf.reduce_max(tf.where(blank, 1, lengths))
+    target = target[:, : tf.maximum(longest, 1)]
     _, attention = model.read(target, model.encode(source))
 
     def pieces(tokenizer, ids):
@@ -41,7 +45,6 @@ def explained(
         "target_pieces": pieces(target_tokenizer, target),
         "attention": tf.stack(attention, axis=1),
     }
-    count = tf.size(blank)
     found = {name: value[:count] for name, value in found.items()}
     attention = found.pop("attention")
     return {

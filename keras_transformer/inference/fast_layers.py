@@ -49,6 +49,39 @@ def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.cast(x, kernel.dtype), kernel)
 
 
+def cross_entropy(
+    x: tf.Tensor, target: tf.Tensor, projection: dict[str, tf.Tensor]
+) -> tf.Tensor:
+    """Returns the cross-entropy `(B, T)` of ids, float32.
+
+    One row at a time: the logits of all rows would fill the memory.
+
+    Args:
+        x: the decoder's output `(B, T, D)`.
+        target: ids `(B, T)`.
+        projection: `kernel` `(D, V)` and, if there is one, `logits_bias`.
+    """
+
+    def add_row(i, losses):
+        logits = product(x[i], projection["kernel"])
+        if "logits_bias" in projection:
+            logits = tf.nn.bias_add(logits, projection["logits_bias"])
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            target[i], tf.cast(logits, tf.float32)
+        )
+        return i + 1, tf.concat([losses, loss[None]], axis=0)
+
+    batch, length = tf.unstack(tf.shape(target))
+    _, losses = tf.while_loop(
+        lambda i, _: i < batch,
+        add_row,
+        (0, tf.zeros([0, length])),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])),
+        parallel_iterations=1,
+    )
+    return losses
+
+
 def normalize(
     x: tf.Tensor, weights: dict[str, tf.Tensor], epsilon: float
 ) -> tf.Tensor:

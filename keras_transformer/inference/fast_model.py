@@ -21,10 +21,10 @@ from keras_transformer.inference.fast_attention import (
     window_blocks,
 )
 from keras_transformer.inference.fast_layers import (
+    cross_entropy,
     embed,
     linear,
     normalize,
-    product,
 )
 
 
@@ -195,16 +195,11 @@ class InferenceModel:
         else:
             blocks, attention_bias = window_blocks(window, length, causal=True)
         x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
+        x = tf.reshape(x, [batch, length, self.config.d_model])
         # Here no id is barred, since the target is given.
-        projection = self.weights["projection"]
-        logits = product(x, projection["kernel"])
-        if "logits_bias" in projection:
-            logits = tf.nn.bias_add(logits, projection["logits_bias"])
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            tf.reshape(target, [-1]), tf.cast(logits, tf.float32)
-        )
+        losses = cross_entropy(x, target, self.weights["projection"])
         real = tf.cast(tf.not_equal(target, PAD), tf.float32)
-        return -tf.reshape(loss, [batch, length]) * real, attention
+        return -losses * real, attention
 
     @staticmethod
     def reorder(cache: dict[str, Any], beams: tf.Tensor) -> dict[str, Any]:

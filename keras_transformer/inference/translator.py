@@ -167,7 +167,7 @@ class Translator:
         beam_size, alpha, max_length = checked(
             self.settings, beam_size, alpha, max_length
         )
-        text = tf.ensure_shape(text, [None])
+        text = _strings(text)
         pieces, truncated = self._source(text)
         is_full = ~self._is_blank(text, pieces)
         rows = tf.where(is_full)  # [n, 1]
@@ -207,8 +207,8 @@ class Translator:
             end token included; and `truncated`, bool `(B,)`, whether the text
             or the translation was too long.
         """
-        source, truncated = self._source(tf.ensure_shape(text, [None]))
-        translation = tf.ensure_shape(translation, [None])
+        source, truncated = self._source(_strings(text))
+        translation = _strings(translation)
         tf.debugging.assert_equal(
             tf.size(text),
             tf.size(translation),
@@ -243,7 +243,7 @@ class Translator:
             weights of each target piece on the source pieces, which add up to
             1. For a blank string the pieces are empty and the weights 0.
         """
-        text = tf.ensure_shape(text, [None])
+        text = _strings(text)
         source, truncated = self._source(text)
         blank = self._is_blank(text, source)
         source = _at_least_one_row(source).to_tensor(PAD)
@@ -332,6 +332,11 @@ class Translator:
         if self.shortlist:
             weights["shortlist"] = self.shortlist.tensors()
         return weights
+
+
+def _strings(texts):
+    """Returns strings `(B,)`, also of an empty list."""
+    return tf.ensure_shape(tf.convert_to_tensor(texts, tf.string), [None])
 
 
 def _at_least_one_row(pieces):

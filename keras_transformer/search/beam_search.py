@@ -148,7 +148,8 @@ def beam_search(
     hypotheses = ops.full(
         (batch, beam_size, constraints.longest), PAD, dtype="int32"
     )
-    first_only = ops.arange(beam_size) > 0  # all beams are the same at first
+    # All beams are the same at first.
+    first_only = ops.arange(beam_size, dtype="int32") > 0
     state = (
         ops.cast(0, "int32"),
         ops.full((batch, beam_size), start_id, dtype="int32"),

@@ -99,10 +99,11 @@ def blockwise_search(
     def step(counts, steps, tokens, sequences, scores, done, cache):
         logits, cache = verify_fn(tokens, cache, counts)
         is_last = counts[:, None] + offsets + 1 >= limits[:, None]  # [B, k]
+        forced = ops.where(is_last, end_id, -1)
         gained, found = most_probable(
             ops.reshape(logits, (-1, logits.shape[-1])),
             1,
-            ops.reshape(ops.where(is_last, end_id, -1), (-1,)),
+            ops.reshape(ops.cast(forced, "int32"), (-1,)),
             None,
             end_id,
         )
@@ -131,7 +132,7 @@ def blockwise_search(
 
     none = ops.zeros((batch,), "int32")
     # Nothing is proposed before the first step: any tokens will do.
-    first = ops.where(ops.equal(offsets, 0), start_id, PAD)
+    first = ops.cast(ops.where(ops.equal(offsets, 0), start_id, PAD), "int32")
     _, steps, _, sequences, scores, _, _ = ops.while_loop(
         unfinished,
         step,

@@ -69,7 +69,8 @@ class Constraints:
         if self.prefix is not None:
             is_index = ops.equal(self.prefix_positions, index)
             forced = ops.max(ops.where(is_index, self.prefix, -1), axis=1)
-        return ops.where(index + 1 >= self.limits, self.end_id, forced)
+        forced = ops.where(index + 1 >= self.limits, self.end_id, forced)
+        return ops.cast(forced, "int32")
 
     def too_early(self, index: KerasTensor) -> KerasTensor | None:
         """Returns booleans `(B,)`, True for rows that may not end at step

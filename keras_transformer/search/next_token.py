@@ -39,7 +39,7 @@ def most_probable(
         end = logits[:, end_id]
         likely = ops.where(end > best[:, 0], end_id, likely)
     total = _log_sum_exp(logits, likely)
-    first = ops.equal(ops.arange(count), 0)
+    first = ops.equal(ops.arange(count, dtype="int32"), 0)
     is_forced = ops.expand_dims(forced >= 0, -1)
     only = ops.where(first, _at_token(logits, forced), MINUS_INFINITY)
     best = ops.where(is_forced, only, best)
@@ -101,7 +101,8 @@ def draw(
 
 def _without_end(logits, early, end_id):
     """Returns the logits `(N, V)`, with -inf for end tokens too early."""
-    end = ops.equal(ops.arange(ops.shape(logits)[-1]), end_id)
+    tokens = ops.arange(ops.shape(logits)[-1], dtype="int32")
+    end = ops.equal(tokens, end_id)
     return ops.where(early[:, None] & end, MINUS_INFINITY, logits)
 
 

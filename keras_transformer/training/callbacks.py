@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.data.corpus import SentencePairs
-from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training import checkpoints
 from keras_transformer.training.curves import plot_training, read_log
 from keras_transformer.training.loop import Loop
@@ -81,7 +80,7 @@ class TranslationQuality(keras.callbacks.Callback):
         sentences: int = 500,
     ):
         super().__init__()
-        greedy = SearchSettings(beam_size=1)
+        greedy = dataclasses.replace(run.search, beam_size=1)
         pairs = pairs.first(sentences)
         self.score = make_scorer(run, model, pairs, greedy, progress)
 

@@ -61,7 +61,9 @@ def projection_loss(
         )
 
         def backward(d_total, *_):
-            d_features = tf.cast(d_total, features.dtype) * result["d_features"]
+            # `d_total` may be the scale of a loss in float16.
+            d_features = d_total * result["d_features"]
+            d_features = tf.cast(d_features, features.dtype)
             d_table = d_total * result["d_table"] if train_table else None
             return d_features, d_table
 
@@ -95,8 +97,8 @@ def token_losses(
 
     Returns:
         A dictionary of float32 tensors: `loss` and `nll`, `(N,)`; and with
-        `gradients`, those of Σ weights · loss: `d_features` `(R, N, D)` in the
-        dtype of `features`, and with `train_table` `d_table` `(V, D)`.
+        `gradients`, those of Σ weights · loss: `d_features` `(R, N, D)` and,
+        with `train_table`, `d_table` `(V, D)`.
     """
     exact_table, table = table, tf.cast(table, features.dtype)
     passes, tokens = features.shape[0], tf.shape(features)[1]
@@ -174,11 +176,7 @@ def token_losses(
     d_features = tf.cast(d_features.concat(), tf.float32)
     d_features = tf.transpose(d_features, (1, 0, 2))  # [R, N, D]
     d_features = weights[:, None] * (d_features - label_smoothing * mean)
-    return {
-        **results,
-        "d_features": tf.cast(d_features, features.dtype),
-        "d_table": d_table,
-    }
+    return {**results, "d_features": d_features, "d_table": d_table}
 
 
 def disagreement(

@@ -136,9 +136,8 @@ class Loop:
     def _validate(self, validation, epoch, done, logs, callbacks):
         """Ends an epoch; returns its logs."""
         logs = dict(logs)
-        callbacks.on_test_begin()
         try:
-            for name, value in self.evaluate(validation).items():
+            for name, value in self._test(validation, callbacks).items():
                 logs[f"val_{name}"] = value
             callbacks.on_epoch_end(epoch, logs)
         except ValidationInterrupted:
@@ -147,6 +146,16 @@ class Loop:
         self.model.stop_training = bool(stop > 0)
         if signals > 0:
             raise _interrupted(done, self.caught)
+        return logs
+
+    def _test(self, validation, callbacks):
+        """Returns the logs of the validation data."""
+        logs: dict[str, float] = {}
+        callbacks.on_test_begin()
+        try:
+            logs = self.evaluate(validation)
+        finally:  # callbacks undo what they did at the beginning
+            callbacks.on_test_end(logs)
         return logs
 
     def check_interrupted(self, *_: object):

@@ -83,7 +83,7 @@ def start_run(
         recipe: how the run is trained, a `Recipe`.
         search: how translations are searched when weights are chosen, and by
             default in exports. Defaults to that of the initial run, or else to
-            the paper's.
+            the paper's, of sources as long as `recipe.max_length`.
         overrides: fields of the `TransformerConfig` to set to other values.
 
     Returns:
@@ -125,16 +125,20 @@ def start_run(
     )
     if initial:
         _check_fits(initial, config, recipe)
-        _check_bpe_dropout(initial, recipe)
+        tokenizers = initial.source_tokenizer, initial.target_tokenizer
+        _check_bpe_dropout(recipe, *tokenizers)
     for split in (recipe.validation_split, recipe.test_split):
         if split:
             read_pairs(recipe, split)  # shows now whether it exists
     with folder_aside(folder) as aside:
         pairs = _training_pairs(recipe, aside / "data", initial)
         source, target = pairs.source_tokenizer, pairs.target_tokenizer
+        _check_bpe_dropout(recipe, source, target)
         config = _config(preset, initial, recipe, pairs, overrides)
         if search is None:
             search = initial.search if initial else SearchSettings()
+            longest = max(search.max_source_length, recipe.max_length)
+            search = dataclasses.replace(search, max_source_length=longest)
         run = Run(folder, config, recipe, source, target, pairs.digest, search)
         write_run(run, aside)
         if initial:
@@ -250,13 +254,12 @@ def _check_positions(config, recipe):
         )
 
 
-def _check_bpe_dropout(initial, recipe):
-    tokenizers = initial.source_tokenizer, initial.target_tokenizer
+def _check_bpe_dropout(recipe, *tokenizers):
     if recipe.bpe_dropout and not all(t.allows_bpe_dropout for t in tokenizers):
         raise ValueError(
-            "BPE-dropout needs a byte-pair encoding with pieces for bytes. "
-            f"Received: bpe_dropout={recipe.bpe_dropout}, and "
-            f"{str(initial.folder)!r} has another vocabulary. Leave it out."
+            "BPE-dropout needs a byte-pair encoding with pieces for bytes and "
+            "without pieces that a user has defined. Received: bpe_dropout="
+            f"{recipe.bpe_dropout}, and another vocabulary. Leave it out."
         )
 
 

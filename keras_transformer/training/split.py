@@ -83,9 +83,10 @@ def _encode_split(run, pairs, name):
     fits = (encoded.lengths <= most).all(axis=1)
     encoded = encoded.take(np.flatnonzero(fits))
     long = int((~fits).sum())
+    of_loss = ", from the loss alone," if long else ""
     print(
-        f"{name}: {len(encoded):,} pairs; left out {blank:,} blank "
-        f"and {long:,} longer than {most} word pieces."
+        f"{name}: {len(pairs):,} pairs; left out {blank:,} blank "
+        f"and{of_loss} {long:,} longer than {most} word pieces."
     )
     if not len(encoded):
         raise ValueError(
