@@ -23,7 +23,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data import Preparation, prepare
+from keras_transformer.data.corpus import absolute_path
 from keras_transformer.training import Recipe, open_run, start_run, train
+from keras_transformer.training.new_run import absolute_paths
 
 GERMAN = Recipe(
     corpus="tfds:wmt14_translate/de-en",
@@ -65,7 +67,7 @@ def main(name, folder, parts=1, dtype_policy="auto", data_dir=None, **changes):
         gradient_accumulation_steps=parts,
         dtype_policy=dtype_policy,
         average_checkpoints=average,
-        data_dir=data_dir and os.path.abspath(data_dir),
+        data_dir=data_dir and absolute_path(data_dir),
         **{"steps": steps, **changes},
     )
     folder = pathlib.Path(folder).absolute()
@@ -97,7 +99,9 @@ def check_same(run, recipe, preset, **overrides):
         vocab_size=run.config.vocab_size,  # the vocabulary decides
         **overrides,
     )
-    for ours, theirs in ((recipe, run.recipe), (config, run.config)):
+    # Runs of earlier versions have the paths as they were given.
+    kept = dataclasses.replace(run.recipe, **absolute_paths(vars(run.recipe)))
+    for ours, theirs in ((recipe, kept), (config, run.config)):
         found = dataclasses.asdict(theirs)
         for name, value in dataclasses.asdict(ours).items():
             if found[name] != value:

@@ -61,6 +61,7 @@ from keras_transformer.training import (
     train,
 )
 from keras_transformer.training.models import digest
+from keras_transformer.training.new_run import absolute_paths
 from keras_transformer.training.run import open_run, sha256
 
 BOTH = Recipe(
@@ -174,7 +175,10 @@ def trained(folder, recipe, search=None, preset="tiny", **shape):
     """Returns the run of a folder, which is started and trained if need be."""
     if folder.exists():
         run = open_run(folder)
-        found = dataclasses.replace(run.recipe, steps=recipe.steps)
+        recipe = dataclasses.replace(recipe, **absolute_paths(vars(recipe)))
+        found = dataclasses.replace(
+            run.recipe, steps=recipe.steps, **absolute_paths(vars(run.recipe))
+        )
         if recipe.dtype_policy == "auto":  # it was resolved at the start
             found = dataclasses.replace(found, dtype_policy="auto")
         has = {name: getattr(run.config, name) for name in shape}

@@ -14,6 +14,7 @@ import sys
 import types
 
 import pytest
+from conftest import all_of_one_bleu
 
 from keras_transformer.cli import arguments as command_line
 from keras_transformer.cli import commands
@@ -284,6 +285,26 @@ def test_a_corpus_may_be_moved(run, tmp_path):
     assert found.recipe == run.recipe
     with pytest.raises(ValueError, match="--seed 7"):
         run_of({**given, "corpus": run.recipe.corpus, "seed": 7}, worker=0)
+    # `average` validates on the corpus.
+    average = {"folder": given["out"], "last": 2}
+    with pytest.raises(ValueError, match="by --corpus"):
+        commands.average(average)
+    with all_of_one_bleu():
+        commands.average({**average, "corpus": run.recipe.corpus})
+
+
+def test_paths_that_decide_nothing_may_change(run, tmp_path):
+    """Where data sets are downloaded, and an initial run that has gone."""
+    shutil.copytree(run.folder, tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    text = path.read_text()
+    text = text.replace('"initial_run": null', '"initial_run": "/gone"')
+    path.write_text(text)
+    given = {"out": str(path.parent), "resume": True}
+    other = {"initial_run": str(tmp_path), "data_dir": "gs://bucket/data"}
+    recipe = run_of({**given, **other}, worker=0).recipe
+    assert recipe.initial_run == str(tmp_path)
+    assert recipe.data_dir == "gs://bucket/data"
 
 
 def test_evaluate_refuses_unequal_files(exported, unequal_files, capsys):

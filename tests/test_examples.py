@@ -314,9 +314,10 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
     assert set(found[len(pairs) :]) == set(taught) - set(pairs)
     # The export searches greedily.
     assert SavedTranslator(path).metadata["search"]["beam_size"] == 1
-    # A second call finds all done.
+    # A second call finds all done, also by a relative path.
     written = path.stat().st_mtime_ns
-    example.main(teacher.folder, tmp_path / "a", 2, 1, recipe=steps)
+    monkeypatch.chdir(tmp_path)
+    example.main("teacher", tmp_path / "a", 2, 1, recipe=steps)
     assert path.stat().st_mtime_ns == written
 
 

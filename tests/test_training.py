@@ -121,6 +121,8 @@ def test_a_run_that_was_given_more_steps_keeps_them(run, tmp_path, capsys):
     with open(run.folder / "starts.jsonl", "a") as file:
         file.write('{"devices": 1}\n{"steps": 9')  # of 0.1; cut short
     assert steps_to_train(run) == 8
+    record_start(run, "float32", devices=1, steps=11)
+    assert steps_to_train(run) == 11
 
 
 @pytest.mark.usefixtures("unscored")

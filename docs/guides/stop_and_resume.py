@@ -170,7 +170,7 @@ for path in sorted(resumed.folder.rglob("*")):
 #   `--save-every-minutes` between them.
 # - To train a run for longer, add `--steps N`. Later starts go on to N, too.
 # - A run may be resumed from any folder. If its corpus was moved, name the new
-#   place by `--corpus`.
+#   place by `--corpus`, at every start of `train` or `average`.
 # - A lock keeps a second process from training the same run.
 # - A loss or a weight that is not finite ends training before it is saved.
 #

@@ -186,8 +186,8 @@ assert start["dtype_policy"] == open_run(run.folder).recipe.dtype_policy
 # with the run's beam search: the newest checkpoint, the best one by validation
 # BLEU, and the average of the last ones (section 6.1). The best candidate
 # becomes `weights.npz`. `keras-transformer average runs/NAME --last 3` chooses
-# again, with an average of the last three. Training keeps five checkpoints; to
-# average N more than that, train with `--keep-checkpoints N`. `--patience N` ends training after N validations
+# again, with an average of the last three. Training keeps five checkpoints. To
+# average more, say ten, train with `--keep-checkpoints 10`. `--patience N` ends training after N validations
 # without a better BLEU.
 #
 # `train` returns the model with the chosen weights. `load_model` loads it

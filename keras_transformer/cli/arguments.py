@@ -119,6 +119,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="number of newest checkpoints to average (default: the run's)",
     )
+    sub.add_argument(
+        "--corpus",
+        metavar="FOLDER",
+        help="where the run's corpus lies now, if it was moved",
+    )
 
     sub = command(
         "export", "Export a run as a SavedModel that translates text."

@@ -96,10 +96,12 @@ def import_model(given: dict[str, Any]) -> None:
 
 def average(given: dict[str, Any]) -> None:
     """Chooses the weights of a run."""
+    from keras_transformer.cli.run_options import with_moved_paths
     from keras_transformer.training.run import open_run
     from keras_transformer.training.weights_choice import choose_weights
 
-    choose_weights(open_run(given["folder"]), given.get("last"))
+    run = with_moved_paths(open_run(given["folder"]), given)
+    choose_weights(run, given.get("last"))
 
 
 def export(given: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from keras_transformer.cli.arguments import (
     options_of,
 )
 from keras_transformer.config import PRESETS, TransformerConfig
-from keras_transformer.data.corpus import absolute, is_path
+from keras_transformer.data.corpus import is_path
 from keras_transformer.data.prepared import is_prepared
 from keras_transformer.training.new_run import (
     absolute_paths,
@@ -43,7 +43,7 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
     settings = {k: v for k, v in settings.items() if v is not None}
     exists = os.path.exists(folder) or not settings
     if worker > 0 or ("resume" in given and exists):
-        run = _with_moved_corpus(open_run(folder), settings)
+        run = with_moved_paths(open_run(folder), settings)
         _check_agrees(settings, run)
         return run
     corpus = recipe.get("corpus", Recipe.corpus)
@@ -61,23 +61,38 @@ def settings_of(cls: type, given: dict[str, Any]) -> dict[str, Any]:
     return {f.name: given[f.name] for f in options_of(cls) if f.name in given}
 
 
-def _with_moved_corpus(run, settings):
-    """Returns a run whose recipe says where its corpus lies now.
+def with_moved_paths(run: Run, settings: dict[str, Any]) -> Run:
+    """Returns a run whose recipe says where the files that it names lie now.
 
-    If it is no longer where it was, `settings` must name its new place.
+    Args:
+        run: the run.
+        settings: the options that were given. They name the new places of
+            paths that are not there any more.
+
+    Raises:
+        ValueError: if the corpus is not there, and has no new place.
     """
-    kept = run.recipe.corpus
-    if not kept or not is_path(kept) or os.path.isdir(kept):
-        return run
-    if "corpus" not in settings:
+    kept = vars(run.recipe)
+    moved = {
+        name: path
+        for name, path in absolute_paths(settings).items()
+        if name == "data_dir" or _is_missing(name, kept[name])
+    }
+    recipe = dataclasses.replace(run.recipe, **moved)
+    if _is_missing("corpus", recipe.corpus):
         raise ValueError(
-            f"The corpus of the run is not where it was. Received: {kept!r}, "
-            "which is no folder. Put it back, or name its new place by "
-            "--corpus."
+            "The corpus of the run is not where it was. Received: "
+            f"{recipe.corpus!r}, which is no folder. Put it back, or name its "
+            "new place by --corpus."
         )
-    moved = absolute(settings["corpus"])
-    recipe = dataclasses.replace(run.recipe, corpus=moved)
     return dataclasses.replace(run, recipe=recipe)
+
+
+def _is_missing(name, path):
+    """Returns whether a setting is a path that is not there."""
+    if not path or (name == "corpus" and not is_path(path)):
+        return False
+    return not os.path.isdir(path)
 
 
 def _check_agrees(settings, run):

@@ -132,7 +132,12 @@ def is_path(corpus: str) -> bool:
 
 def absolute(corpus: str) -> str:
     """Returns the name of a corpus; a path becomes absolute."""
-    return os.path.abspath(corpus) if is_path(corpus) else corpus
+    return absolute_path(corpus) if is_path(corpus) else corpus
+
+
+def absolute_path(path: str) -> str:
+    """Returns an absolute path; a URL, such as of a bucket, stays as it is."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def _folder_pairs(folder, split, source, target):

@@ -21,6 +21,7 @@ def arguments_of_call(
 
     A subclass whose `call` has `*args` has those of the class above.
     """
+    cls: Any
     for cls in type(layer).__mro__:
         signature = inspect.signature(cls.call)
         kinds = {p.kind: p.name for p in signature.parameters.values()}
@@ -29,7 +30,7 @@ def arguments_of_call(
     given = signature.bind(layer, *args, **kwargs).arguments
     _, first, *others = given
     named = {name: given[name] for name in others}
-    named |= named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD), {})
+    named |= named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD, ""), {})
     return given[first], named
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import TransformerConfig
-from keras_transformer.data.corpus import absolute
+from keras_transformer.data.corpus import absolute, absolute_path
 from keras_transformer.data.prepared import (
     PreparedCorpus,
     is_prepared,
@@ -83,7 +83,7 @@ def start_run(
         recipe: how the run is trained, a `Recipe`.
         search: how translations are searched when weights are chosen, and by
             default in exports. Defaults to that of the initial run, or else to
-            the paper's, of sources as long as `recipe.max_length`.
+            the paper's, for sources of at least `recipe.max_length`.
         overrides: fields of the `TransformerConfig` to set to other values.
 
     Returns:
@@ -150,10 +150,13 @@ def start_run(
     return run
 
 
-def absolute_paths(settings: Mapping[str, Any]) -> dict[str, str]:
+def absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those settings of a recipe that are paths, made absolute."""
-    paths = {"corpus": absolute}
-    paths |= dict.fromkeys(("initial_run", "data_dir"), os.path.abspath)
+    paths = {
+        "corpus": absolute,
+        "initial_run": absolute_path,
+        "data_dir": absolute_path,
+    }
     return {
         name: made_absolute(settings[name])
         for name, made_absolute in paths.items()

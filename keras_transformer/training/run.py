@@ -235,8 +235,12 @@ def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
             and name != "TF_CONFIG"  # differs from worker to worker
         },
     }
-    with open(run.folder / STARTS, "a") as file:
-        file.write(json.dumps(record) + "\n")
+    with open(run.folder / STARTS, "a+b") as file:
+        if file.tell():  # a line may have been cut short
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write((json.dumps(record) + "\n").encode())
 
 
 def steps_to_train(run: Run) -> int:
