@@ -164,6 +164,32 @@ class Wrapped(DecoderLayer):
         return super().call(x, memory, *args, **kwargs)
 
 
+class Biased(EncoderLayer):
+    def call(self, x, *args, bias=None, **kwargs):
+        y = super().call(x, *args, **kwargs)
+        return y if bias is None else y + bias
+
+
+class Alone(DecoderLayer):
+    """Has a memory of its own."""
+
+    def build(self, x_shape):
+        super().build(x_shape, (None, S, D))
+
+    def call(self, x, mask=None):
+        return super().call(x, ops.ones((B, S, D)), mask=mask)
+
+
+def test_subclasses_may_have_arguments_of_their_own():
+    layer, x = Biased(D, H, F), random(B, T, D)
+    expected = layer(x, mask=MASK) + 2.0
+    for found in (layer(x, MASK, bias=2.0), layer(x, mask=MASK, bias=2.0)):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert layer(keras.Input((T, D)), bias=1.0).shape == (None, T, D)
+    for symbol in (x, keras.Input((T, D), batch_size=B)):
+        assert Alone(D, H, F)(symbol).shape == (B, T, D)
+
+
 def test_subclasses_may_write_call_in_other_words():
     x, memory = random(B, T, D), random(B, S, D)
     for wrapped, layer, inputs in (

@@ -327,6 +327,9 @@ def test_a_request_that_is_too_large_is_refused_at_once(exported, monkeypatch):
         with pytest.raises(ServingError, match=r"have 7 bytes of text.*: 8"):
             await version.predict("serving_default", texts("four", "4444"))
         await version.predict("serving_default", texts(*"abcde"))
+        # What is wrong with these is another thing.
+        columns = {"text": texts(*"abc")["text"], "other": np.zeros(2)}
+        await version.predict("score", columns)
 
     limits = {"max_request_rows": 5, "max_batch_rows": 2, "max_request_text": 7}
     with_version(exported, engine, use, **limits)
@@ -338,6 +341,11 @@ def test_a_few_bytes_do_not_become_a_large_array():
     proto = TensorProto(dtype=7, string_val=[b"a"])
     proto.tensor_shape.dim.add(size=10**11)
     with pytest.raises(ServingError, match=r"have 9 rows.*: 100,000,000,000"):
+        grpc_services._array(proto, 9)
+    proto = TensorProto(dtype=7, string_val=[b"a"])
+    for size in (-3, (2**64 - 10**7) // 3):  # whose product overflows
+        proto.tensor_shape.dim.add(size=size)
+    with pytest.raises(ValueError, match="no length"):
         grpc_services._array(proto, 9)
 
 

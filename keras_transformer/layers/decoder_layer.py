@@ -99,7 +99,8 @@ class DecoderLayer(ResidualLayer):
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
         x, given = arguments_of_call(self, args, kwargs)
-        _check_memory(given.get("memory"), given.get("memory_cache"))
+        if type(self).call is DecoderLayer.call:  # others may have their own
+            _check_memory(given.get("memory"), given.get("memory_cache"))
         scores = given.get("return_attention_scores", False)
         own = attention_output_spec(
             self.self_attention,

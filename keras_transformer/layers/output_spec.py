@@ -19,18 +19,25 @@ def arguments_of_call(
     """Returns the first argument of a call of the layer, and the others by
     their names.
 
-    A subclass whose `call` has `*args` has those of the class above.
+    Where the `*args` of a subclass's `call` are used, they are named as in the
+    class above.
     """
     cls: Any
     for cls in type(layer).__mro__:
         signature = inspect.signature(cls.call)
         kinds = {p.kind: p.name for p in signature.parameters.values()}
-        if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        others = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
+        known = {
+            name: value
+            for name, value in kwargs.items()
+            if others or name in signature.parameters
+        }
+        given = signature.bind(layer, *args, **known).arguments
+        if kinds.get(inspect.Parameter.VAR_POSITIONAL, "") not in given:
             break
-    given = signature.bind(layer, *args, **kwargs).arguments
-    _, first, *others = given
-    named = {name: given[name] for name in others}
-    named |= named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD, ""), {})
+    _, first, *rest = given
+    named = {**kwargs, **{name: given[name] for name in rest}}
+    named |= named.pop(others, {})
     return given[first], named
 
 

@@ -26,6 +26,7 @@ from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.serve.signatures import (
     DEFAULT,
     check_inputs,
+    check_names,
     choose_outputs,
     find_signature,
 )
@@ -43,6 +44,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             served = self._models.find(*_wanted(request.model_spec))
             name = request.model_spec.signature_name or DEFAULT
             signature = find_signature(served.signatures, name)
+            check_names(signature, set(request.inputs))
             most = self._settings.max_request_rows
             inputs = {
                 key: _array(value, most)
@@ -210,9 +212,12 @@ def _array(proto, most_rows):
     A few bytes may describe an array that fills the memory. No signature has
     inputs of more than one axis.
     """
-    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    sizes = [dim.size for dim in proto.tensor_shape.dim]
+    size = math.prod(sizes)
     if size > most_rows:
         raise too_large("rows", size, most_rows)
+    if min(sizes, default=0) < 0:
+        raise ValueError(f"An axis has no length. Received: shape {sizes}.")
     return np.asarray(tf.make_ndarray(proto))
 
 

@@ -28,7 +28,7 @@ def find_signature(signatures: Mapping[str, Any], name: str) -> Any:
         ServingError: `FAILED_PRECONDITION` if there is none of that name.
     """
     name = name or DEFAULT
-    if name not in signatures:
+    if name not in signatures or name.startswith("__"):  # of the loader
         raise ServingError(
             "FAILED_PRECONDITION", f'Serving signature key "{name}" not found.'
         )
@@ -47,7 +47,7 @@ def check_inputs(signature: Any, inputs: Mapping[str, np.ndarray]):
             default, if the signature does not have an input, or if an array
             has another dtype or shape than the signature says.
     """
-    _check_names(signature, set(inputs))
+    check_names(signature, set(inputs))
     # TensorFlow counts the arguments in the order of their tensors' names.
     order = sorted(inputs, key=lambda name: signature.inputs[name].name)
     for index, name in enumerate(order):
@@ -61,7 +61,12 @@ def check_inputs(signature: Any, inputs: Mapping[str, np.ndarray]):
         _check_shape(name, signature.inputs[name], inputs[name].shape)
 
 
-def _check_names(signature, names):
+def check_names(signature: Any, names: set[str]) -> None:
+    """Checks the names of a request's inputs.
+
+    Raises:
+        ServingError: as `check_inputs`.
+    """
     known = set(signature.inputs)
     missing = known - names - set(signature.defaults)
     extra = names - known

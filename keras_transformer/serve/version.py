@@ -125,8 +125,9 @@ class Version:
     def _check_items(self, items):
         """Raises a `ServingError` for requests that are too large or many."""
         settings = self._settings
+        at_once = items[0].key[0] not in ROW_WISE
         largest = max(item.rows for item in items)
-        if largest > settings.max_batch_rows:
+        if at_once and largest > settings.max_batch_rows:
             raise too_large(
                 "rows, which are computed at once",
                 largest,
