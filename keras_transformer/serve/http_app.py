@@ -267,8 +267,8 @@ def _decompressed(body, limit):
             raise _too_large(limit)
         if not part.eof:
             raise _not_gzip("cut short")
-        body = part.unused_data.rstrip(b"\0")  # files may be padded
-        if not body:
+        body = part.unused_data
+        if not body.strip(b"\0"):  # files may be padded
             return content
     raise _not_gzip(f"in more than {MOST_GZIP_PARTS} parts")
 
