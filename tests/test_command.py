@@ -340,6 +340,7 @@ def test_an_unknown_option_exits_with_2(capsys):
     assert exit_.value.code == 2
 
 
+@pytest.mark.programs
 def test_a_failing_command_prints_one_line(tmp_path):
     """Runs a real process, whose native libraries must not write either, where
     the terminal has no letters but those of ASCII."""

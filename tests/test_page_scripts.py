@@ -9,6 +9,7 @@ import pytest
 
 import keras_transformer
 
+pytestmark = pytest.mark.programs
 PAGE = pathlib.Path(keras_transformer.__file__).parent / "serve" / "page"
 
 
