@@ -23,7 +23,6 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data import Preparation, prepare
-from keras_transformer.data.corpus import absolute_path
 from keras_transformer.training import Recipe, open_run, start_run, train
 from keras_transformer.training.new_run import absolute_paths
 
@@ -67,7 +66,7 @@ def main(name, folder, parts=1, dtype_policy="auto", data_dir=None, **changes):
         gradient_accumulation_steps=parts,
         dtype_policy=dtype_policy,
         average_checkpoints=average,
-        data_dir=data_dir and absolute_path(data_dir),
+        data_dir=data_dir,
         **{"steps": steps, **changes},
     )
     folder = pathlib.Path(folder).absolute()
@@ -100,7 +99,10 @@ def check_same(run, recipe, preset, **overrides):
         **overrides,
     )
     # Runs of earlier versions have the paths as they were given.
-    kept = dataclasses.replace(run.recipe, **absolute_paths(vars(run.recipe)))
+    recipe, kept = (
+        dataclasses.replace(r, **absolute_paths(vars(r)))
+        for r in (recipe, run.recipe)
+    )
     for ours, theirs in ((recipe, kept), (config, run.config)):
         found = dataclasses.asdict(theirs)
         for name, value in dataclasses.asdict(ours).items():

@@ -26,10 +26,9 @@ def read_trees(path):
         ValueError: if there is no file, or if one has other text.
     """
     path = pathlib.Path(path)
-    files = sorted(path.rglob("[!.]*")) if path.is_dir() else [path]
     files = [
         file
-        for file in files
+        for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
         if file.is_file()
         and not any(p.startswith(".") for p in file.relative_to(path).parts)
     ]

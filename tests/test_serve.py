@@ -327,7 +327,7 @@ def test_a_request_that_is_too_large_is_refused_at_once(exported, monkeypatch):
         with pytest.raises(ServingError, match=r"have 7 bytes of text.*: 8"):
             await version.predict("serving_default", texts("four", "4444"))
         await version.predict("serving_default", texts(*"abcde"))
-        # What is wrong with these is another thing.
+        # Columns of unequal length do not get this error.
         columns = {"text": texts(*"abc")["text"], "other": np.zeros(2)}
         await version.predict("score", columns)
 

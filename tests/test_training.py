@@ -119,7 +119,7 @@ def test_a_run_that_was_given_more_steps_keeps_them(run, tmp_path, capsys):
     assert "Nothing to do: the run has its 8 steps." in capsys.readouterr().out
     record_start(run, "float32", devices=1, steps=3)
     with open(run.folder / "starts.jsonl", "a") as file:
-        file.write('{"devices": 1}\n{"steps": 9')  # of 0.1; cut short
+        file.write('{"devices": 1}\n{"steps": 9')  # as 0.1 wrote it; cut short
     assert steps_to_train(run) == 8
     record_start(run, "float32", devices=1, steps=11)
     assert steps_to_train(run) == 11

@@ -217,7 +217,7 @@ class MultiHeadAttention(keras.layers.Layer):
             (self.value_projection, value_shape),
             (self.output_projection, (self.num_heads * self.value_dim,)),
         ):
-            if not projection.built:  # by `project`
+            if not projection.built:  # `project` builds some
                 projection.build(shape)
         self.weight_dropout.build(query_shape)
 

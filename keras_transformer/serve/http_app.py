@@ -30,7 +30,7 @@ METRICS = [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")]
 PROBES = {"/healthz", "/readyz", "/metrics"}
 # These need no token: health checks have none, and the page asks for it.
 OPEN_PATHS = {"/healthz", "/readyz", *web_page.FILES}
-MOST_GZIP_PARTS = 100  # of a body, since each costs a copy of the rest
+MOST_GZIP_PARTS = 100  # each part of a body costs a copy of the rest
 # A client that sends a body more slowly is not waited for.
 SECONDS_TO_SEND = 30.0
 logger = logging.getLogger("keras_transformer.serve")

@@ -28,7 +28,7 @@ def find_signature(signatures: Mapping[str, Any], name: str) -> Any:
         ServingError: `FAILED_PRECONDITION` if there is none of that name.
     """
     name = name or DEFAULT
-    if name not in signatures or name.startswith("__"):  # of the loader
+    if name not in signatures or name.startswith("__"):  # for loaders
         raise ServingError(
             "FAILED_PRECONDITION", f'Serving signature key "{name}" not found.'
         )

@@ -111,7 +111,7 @@ class Version:
         """Answers the requests that it has, and ends its engine."""
         while self._answering:
             await asyncio.sleep(0.05)
-        # What is still computed is for nobody.
+        # Nobody waits for what is still computed.
         for task in (self._dispatching, *self._computing):
             task.cancel()
         await self._engine.stop()
