@@ -462,6 +462,31 @@ def test_versions_change_under_load(server, folder, expected):
     assert load.answers > 100
 
 
+@pytest.mark.skipif(
+    "ray" in os.environ.get("SERVE_OPTIONS", ""),
+    reason="Ray itself starts replicas again.",
+)
+def test_a_process_that_cannot_be_started_again_is_not_ready(
+    exported, tmp_path
+):
+    folder = tmp_path / "demo"
+    shutil.copytree(exported, folder / "1")
+    server = Server(folder, tmp_path / "log.txt", "--timeout", "1")
+    (file,) = (folder / "1" / "variables").glob("*.data*")
+    data = file.read_bytes()
+    file.write_bytes(data[:-1])
+    (worker,) = server.workers()
+    os.kill(worker, signal.SIGKILL)
+    path, body = "/v1/models/demo:predict", json.dumps({"instances": ["a"]})
+    wait_until(lambda: server.request("POST", path, body)[0] != 200)
+    wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
+    assert server.request("GET", "/healthz")[0] == 200
+    file.write_bytes(data)
+    wait_until(lambda: server.request("GET", "/readyz")[0] == 200)
+    assert server.request("POST", path, body)[0] == 200
+    assert server.stop() == 0
+
+
 @pytest.mark.parametrize("stop", [Server.stop, Server.interrupt, Server.end])
 def test_signals_end_the_server_after_what_it_accepted(folder, tmp_path, stop):
     texts = [" ".join(TEXTS[:3])] * 40

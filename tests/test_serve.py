@@ -186,6 +186,7 @@ class FakeEngine:
     """Translates by upper case, one batch at a time, when it is allowed to."""
 
     slots = 1
+    is_running = True
 
     def __init__(self, errors=()):
         self.errors = list(errors)

@@ -22,9 +22,11 @@ class Engine(Protocol):
 
     Attributes:
         slots: number of batches that are computed side by side.
+        is_running: `False` while what computes cannot be started again.
     """
 
     slots: int
+    is_running: bool
 
     async def compute(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
@@ -52,6 +54,7 @@ class LocalEngine:
         self, path: str | os.PathLike, threads: int, process: ModelProcess
     ):
         self.slots = threads
+        self.is_running = True
         self._path = path
         self._process = process
         self._restarting = asyncio.Lock()
@@ -92,8 +95,10 @@ class LocalEngine:
         while True:
             try:
                 self._process = await ModelProcess.start(self._path, self.slots)
+                self.is_running = True
                 return
             except (ValueError, ProcessEndedError, OSError) as error:
+                self.is_running = False
                 logger.error("%s cannot be started: %s", self._path, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)

@@ -114,8 +114,11 @@ class Models:
 
     @property
     def are_ready(self) -> bool:
-        """Whether each model has a version that answers requests."""
-        return bool(self._configs) and all(map(self.available, self._configs))
+        """Whether requests to each model are computed."""
+        return bool(self._configs) and all(map(self._is_running, self._configs))
+
+    def _is_running(self, name):
+        return bool(self.available(name)) and self.find(name).is_running
 
     def require_ready(self) -> None:
         """Raises a `ValueError` if a model has no version that answers."""

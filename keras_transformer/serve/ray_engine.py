@@ -79,6 +79,7 @@ class RayEngine:
 
     def __init__(self, name: str, handle: DeploymentHandle, slots: int):
         self.slots = slots
+        self.is_running = True  # Ray starts replicas again
         self._name = name
         self._handle = handle
 

@@ -39,6 +39,12 @@ class ServedVersion(Protocol):
     signatures: Mapping[str, Any]
     metadata: Mapping[str, Any]
 
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are computed; `False` while what computes them
+        cannot be started."""
+        ...
+
     async def predict(
         self,
         signature_name: str,

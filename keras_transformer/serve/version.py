@@ -76,6 +76,11 @@ class Version:
         self._computing: set[asyncio.Task] = set()
         self._dispatching = asyncio.create_task(self._dispatch())
 
+    @property
+    def is_running(self) -> bool:
+        """Whether batches are computed, see `ServedVersion.is_running`."""
+        return self._engine.is_running
+
     async def predict(
         self,
         signature_name: str,
