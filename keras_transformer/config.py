@@ -6,6 +6,23 @@ from typing import Any
 # Special ids, the same in the tokenizer, the batches, the model and the search.
 PAD, UNKNOWN, START, END = range(4)
 
+# Fields of a config that are arguments of the layers of encoder and decoder.
+LAYER_FIELDS = (
+    "d_model",
+    "num_heads",
+    "d_ff",
+    "dropout_rate",
+    "attention_dropout_rate",
+    "activation_dropout_rate",
+    "norm_first",
+    "key_dim",
+    "value_dim",
+    "activation",
+    "use_bias",
+    "layer_norm_epsilon",
+    "attention_window",
+)
+
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", None)
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -33,6 +50,32 @@ def option_field(default: Any, help: str, **metadata: Any) -> Any:
     return dataclasses.field(
         default=default, metadata=metadata | {"help": help}
     )
+
+
+def check_field(settings: Any, name: str, holds: bool, expected: str) -> None:
+    """Checks a field of a dataclass.
+
+    Raises:
+        ValueError: unless it `holds`; the message names field and value.
+    """
+    if not holds:
+        raise ValueError(
+            f"`{name}` must be {expected}. "
+            f"Received: {name}={getattr(settings, name)!r}"
+        )
+
+
+def check_at_least(settings: Any, **least: float) -> None:
+    """Checks that fields have at least these values, or a default of `None`.
+
+    Raises:
+        ValueError: if one has not, or is NaN.
+    """
+    defaults = {f.name: f.default for f in dataclasses.fields(settings)}
+    for name, low in least.items():
+        value = getattr(settings, name)
+        holds = defaults[name] is None if value is None else value >= low
+        check_field(settings, name, holds, f"at least {low}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +169,9 @@ class TransformerConfig:
         for field in dataclasses.fields(self):
             if field.name.endswith("dropout_rate"):
                 rate = getattr(self, field.name)
-                self._check(field.name, 0 <= rate < 1, "in [0, 1)")
+                check_field(self, field.name, 0 <= rate < 1, "in [0, 1)")
         for name in ("layer_norm_epsilon", "initializer_scale"):
-            self._check(name, getattr(self, name) > 0, "positive")
+            check_field(self, name, getattr(self, name) > 0, "positive")
         for name in (
             "norm_first",
             "use_bias",
@@ -136,22 +179,28 @@ class TransformerConfig:
             "tie_projection",
             "use_logits_bias",
         ):
-            self._check(
-                name, isinstance(getattr(self, name), bool), "True or False"
+            check_field(
+                self,
+                name,
+                isinstance(getattr(self, name), bool),
+                "True or False",
             )
-        self._check(
+        check_field(
+            self,
             "activation",
             isinstance(self.activation, str),
             "the name of an activation of Keras",
         )
-        self._check(
+        check_field(
+            self,
             "positions",
             self.positions in POSITIONS,
             '"sinusoidal", "sinusoidal_halves", "learned" or None',
         )
         window = self.attention_window
         is_even = type(window) is int and window > 0 and window % 2 == 0
-        self._check(
+        check_field(
+            self,
             "attention_window",
             window is None or is_even,
             "a positive even integer, half of it before each position and "
@@ -169,19 +218,12 @@ class TransformerConfig:
                 "Choose another number of heads, or set `key_dim`."
             )
 
-    def _check(self, name, holds, expected):
-        if not holds:
-            raise ValueError(
-                f"`{name}` must be {expected}. "
-                f"Received: {name}={getattr(self, name)!r}"
-            )
-
     def _check_integer(self, name, least, optional=False):
         value = getattr(self, name)
         if optional and value is None:
             return
         holds = type(value) is int and value >= least
-        self._check(name, holds, f"an integer of at least {least}")
+        check_field(self, name, holds, f"an integer of at least {least}")
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "TransformerConfig":

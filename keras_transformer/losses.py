@@ -88,10 +88,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         y_pred: KerasTensor,
         sample_weight: KerasTensor | None = None,
     ) -> KerasTensor:
-        real = real_tokens(y_true, self.pad_id)
-        if sample_weight is not None:
-            real = real * of_tokens(sample_weight, real)
-        return super().__call__(y_true, y_pred, real)
+        weights = token_weights(y_true, self.pad_id, sample_weight)
+        return super().__call__(y_true, y_pred, weights)
 
     def call(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
         labels = legal_labels(y_true, self.pad_id)
@@ -105,20 +103,24 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         }
 
 
-def real_tokens(labels: KerasTensor, pad_id: int = PAD) -> KerasTensor:
-    """Returns 1.0 at real labels, 0.0 at padding."""
-    return ops.cast(ops.not_equal(labels, pad_id), "float32")
+def token_weights(
+    labels: KerasTensor, pad_id: int, sample_weight: KerasTensor | None = None
+) -> KerasTensor:
+    """Returns the weight of each token, float32 `(B, T)`: 0 at padding.
 
-
-def of_tokens(sample_weight: KerasTensor, real: KerasTensor) -> KerasTensor:
-    """Returns sample weights that can be multiplied with `real`, `(B, T)`.
-
-    Weights `(B,)`, one for each sequence, become `(B, 1)`.
+    Args:
+        labels: ids `(B, T)`.
+        pad_id: label of padding.
+        sample_weight: weights of tokens `(B, T)` or of sequences `(B,)`.
+            Defaults to `None`, 1 for each token.
     """
+    real = ops.cast(ops.not_equal(labels, pad_id), "float32")
+    if sample_weight is None:
+        return real
     weights = ops.cast(sample_weight, real.dtype)
     while 0 < len(weights.shape) < len(real.shape):
         weights = weights[..., None]
-    return weights
+    return real * weights
 
 
 def legal_labels(labels: KerasTensor, pad_id: int) -> KerasTensor:
@@ -156,14 +158,12 @@ class TokenMetric(keras.metrics.Metric):
         y_pred: KerasTensor,
         sample_weight: KerasTensor | None = None,
     ) -> None:
-        real = real_tokens(y_true, self.pad_id)
-        if sample_weight is not None:
-            real = real * of_tokens(sample_weight, real)
+        weights = token_weights(y_true, self.pad_id, sample_weight)
         values = ops.cast(self.values(y_true, y_pred), "float32")
         # The values at padding may be anything, even NaN.
-        values = ops.where(real > 0, values, 0.0)
-        self.total.assign_add(ops.sum(real * values))
-        self.tokens.assign_add(ops.sum(real))
+        values = ops.where(weights > 0, values, 0.0)
+        self.total.assign_add(ops.sum(weights * values))
+        self.tokens.assign_add(ops.sum(weights))
 
     def result(self) -> KerasTensor:
         return ops.divide_no_nan(self.total, self.tokens)

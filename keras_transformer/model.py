@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.config import PAD, TransformerConfig
+from keras_transformer.config import LAYER_FIELDS, PAD, TransformerConfig
 from keras_transformer.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -65,32 +65,20 @@ class Transformer(keras.Model):
         # === Layers ===
         dtype = kwargs.pop("dtype", None)
         seeds = iter(range(seed, seed + 10**6, 10) if seed is not None else ())
-        positions = {
+        position_arguments = {
             "d_model": config.d_model,
             "positions": config.positions,
             "max_length": config.max_length,
             "dropout_rate": config.dropout_rate,
             "dtype": dtype,
         }
-        embedding = {
-            **positions,
+        embedding_arguments = {
+            **position_arguments,
             "scale_embeddings": config.scale_embeddings,
             "mask_zero": False,
         }
-        layer = {
-            "d_model": config.d_model,
-            "num_heads": config.num_heads,
-            "d_ff": config.d_ff,
-            "dropout_rate": config.dropout_rate,
-            "attention_dropout_rate": config.attention_dropout_rate,
-            "activation_dropout_rate": config.activation_dropout_rate,
-            "norm_first": config.norm_first,
-            "key_dim": config.key_dim,
-            "value_dim": config.value_dim,
-            "activation": config.activation,
-            "use_bias": config.use_bias,
-            "layer_norm_epsilon": config.layer_norm_epsilon,
-            "attention_window": config.attention_window,
+        layer_arguments = {
+            **{name: getattr(config, name) for name in LAYER_FIELDS},
             # Not an instance: each layer is to draw a seed of its own.
             "kernel_initializer": {
                 "class_name": "VarianceScaling",
@@ -109,7 +97,7 @@ class Transformer(keras.Model):
             name="embedding" if shared else "target_embedding",
             tie_projection=config.tie_projection,
             use_logits_bias=config.use_logits_bias,
-            **embedding,
+            **embedding_arguments,
         )
         source_embedding = target_embedding
         if config.source_vocab_size is not None:
@@ -117,28 +105,37 @@ class Transformer(keras.Model):
                 config.source_vocab_size,
                 seed=next(seeds, None),
                 name="source_embedding",
-                **embedding,
+                **embedding_arguments,
             )
         elif config.source_features is not None:
             source_embedding = FeatureEmbedding(
                 use_bias=config.use_bias,
                 seed=next(seeds, None),
                 name="source_embedding",
-                **positions,
+                **position_arguments,
             )
         encoder_layers = [
-            EncoderLayer(name=f"encoder_{i}", seed=next(seeds, None), **layer)
+            EncoderLayer(
+                name=f"encoder_{i}", seed=next(seeds, None), **layer_arguments
+            )
             for i in range(config.encoder_depth)
         ]
         decoder_layers = [
-            DecoderLayer(name=f"decoder_{i}", seed=next(seeds, None), **layer)
+            DecoderLayer(
+                name=f"decoder_{i}", seed=next(seeds, None), **layer_arguments
+            )
             for i in range(config.decoder_depth)
         ]
         encoder_norm = decoder_norm = None
         if config.norm_first:
-            norm = {"epsilon": config.layer_norm_epsilon, "dtype": dtype}
-            encoder_norm = LayerNormalization(name="encoder_norm", **norm)
-            decoder_norm = LayerNormalization(name="decoder_norm", **norm)
+            norm_arguments = {
+                "epsilon": config.layer_norm_epsilon,
+                "dtype": dtype,
+            }
+            encoder_norm, decoder_norm = (
+                LayerNormalization(name=f"{side}_norm", **norm_arguments)
+                for side in ("encoder", "decoder")
+            )
 
         # === Functional model ===
         inputs = {

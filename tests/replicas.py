@@ -27,7 +27,7 @@ from keras_transformer.training.distribution import (
 )
 from keras_transformer.training.loop import Loop
 from keras_transformer.training.models import make_model
-from keras_transformer.training.progress import Best, Progress
+from keras_transformer.training.progress import Best, ResumePoint
 from keras_transformer.training.recipe import Recipe
 
 STEPS = 3
@@ -62,7 +62,7 @@ def train_small_model(strategy, parts=1, clipnorm=None, steps_done=0, **recipe):
     Loop(model, recipe, strategy).fit(
         training_batches(pairs, 131, seed=1, sharding=sharding),
         evaluation_batches(pairs, 131, sharding),
-        Progress(steps_done, Best()),
+        ResumePoint(steps_done, Best()),
         STEPS,
         keras.callbacks.CallbackList([history], model=model),
     )

@@ -434,7 +434,7 @@ BROKEN = [
     (unequal, "3 in .*train.en.*2 in .*train.de"),
     (missing_column, "no column 'de'. Expected one of: en, fr"),
     (short_row, "Line 3 of .*at least 2 columns.*Received: 1"),
-    (nothing_left, "no pair left|Cannot learn the vocabulary"),
+    (nothing_left, "no pair left|Cannot learn a vocabulary"),
     (no_text, "no column 'en'"),
     (in_columns(en="one", de=1), "'de' of .*train.parquet.*text.*: int"),
     (in_columns(en=b"one", de="eins"), "'en' of .*must hold text.*: bytes"),

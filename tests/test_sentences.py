@@ -298,4 +298,4 @@ def test_the_extra_that_has_the_splitter_is_named(translate, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     status, _, errors = translate(b"One.", "en", "--document")
     assert status == 1
-    assert b"install the extra `serve`" in errors
+    assert b"pip install '.[serve,text]'" in errors

@@ -48,7 +48,7 @@ def test_the_error_without_ray_names_its_extra(exported, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     with mock.patch.dict(os.environ):
         assert main(["serve", str(exported), "--engine", "ray"]) == 1
-    assert "install the extra `ray`" in capsys.readouterr().err
+    assert "pip install '.[ray,serve,text]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])

@@ -14,7 +14,7 @@ from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.schedule import TransformerSchedule
 from keras_transformer.training.loop import Loop, TrainingInterrupted
 from keras_transformer.training.models import make_model
-from keras_transformer.training.progress import Best, Progress
+from keras_transformer.training.progress import Best, ResumePoint
 from keras_transformer.training.recipe import Recipe
 
 CONFIG = TransformerConfig(31, num_layers=1, d_model=22, num_heads=2, d_ff=17)
@@ -70,7 +70,7 @@ def fit(some, done, steps, recorder=None, **kwargs):
     some.fit(
         training_batches(pairs, 131, seed=1, first_batch=done),
         evaluation_batches(pairs, 131),
-        Progress(done, Best()),
+        ResumePoint(done, Best()),
         steps,
         keras.callbacks.CallbackList([recorder], model=some.model),
     )

@@ -54,6 +54,16 @@ sentences = np.array([[5, 7, 9, 2], [4, 3, 0, 0]])
 print(classifier(sentences).shape)
 
 # %% [markdown]
+# Text becomes ids by Keras' `TextVectorization`, as in
+# `examples/text_classifier.py`, or by word pieces, with TensorFlow:
+#
+# ```
+# from keras_transformer.data import train_tokenizer
+#
+# tokenizer = train_tokenizer(open("train.en"), 8000)
+# ids = tokenizer.encode(["A sentence.", "Yes."]).to_tensor()  # padded with 0
+# ```
+#
 # ## Masks
 #
 # `PositionalEmbedding` marks id 0 as padding, as Keras'

@@ -92,8 +92,8 @@ assert float(scores[0, 0]) > float(greedy_scores[0])
 # ## The length penalty
 #
 # Longer sequences have smaller probabilities. Beam search therefore divides
-# log-probabilities by the length penalty ((5 + n) / 6)^α, section 6.1 and Wu et
-# al. (2016). The length n counts the end token. α is 0.6 unless you set it. A
+# log-probabilities by the length penalty ((5 + n) / 6)^α, section 6.1 and
+# "Google's Neural Machine Translation System" (Wu et al., 2016). The length n counts the end token. α is 0.6 unless you set it. A
 # hypothesis at its limit ends with the end token.
 
 # %%
@@ -290,8 +290,8 @@ model.fit({"source": source, "target": target}, labels, epochs=60, verbose=0)
 
 # %% [markdown]
 # Its methods make a step function. The memory's keys and values are computed
-# once and shared by the beams of a sentence. A search may find any token: bar
-# those that are never to be found, here padding, unknown and start.
+# once and shared by the beams of a sentence. A search may return any id. Lower the
+# logits of those that it must not return, here padding, unknown and start.
 
 # %%
 memory_mask = ops.convert_to_tensor(source != 0)
@@ -320,5 +320,7 @@ np.testing.assert_array_equal(best[:, :4], labels)
 # Text needs a tokenizer, and a search in one graph is faster: `Translator` has
 # both, for a `Transformer` that a [run](train_on_your_text.py) trained.
 #
-# To draw what your layers may attend to, see
-# [Compose layers](compose_layers.py).
+# To see what a layer attends to, call it with `return_attention_scores=True`:
+# `MultiHeadAttention`, `EncoderLayer` and `DecoderLayer` then return the weights,
+# too. `examples/images.py` draws them; for an export, `translate --explain` does.
+# [Compose layers](compose_layers.py) draws masks.

@@ -56,7 +56,8 @@ folder = pathlib.Path(temporary.name)
 #
 # `export` takes runs. A model that you composed, or one whose source is vectors,
 # is searched in Python: [Decode your own model](decode_your_model.py). A run's
-# model becomes a Keras file by `load_model(run).save("model.keras")`.
+# model becomes a Keras file by `load_model(run).save("model.keras")`. A program
+# that reads it by `keras.models.load_model` has to `import keras_transformer` first.
 
 # %%
 STEPS = 400
@@ -163,7 +164,7 @@ assert translate_lines(translator.translate, lines) == [
 # translations together again. All white space and blank lines are kept.
 #
 # ```
-# keras-transformer translate saved_models/NAME/1 --document < page > seite
+# keras-transformer translate saved_models/NAME/1 --document < document.txt > translated.txt
 # ```
 #
 # It needs [sentencex](https://github.com/wikimedia/sentencex), which

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_transformer.config import PRESETS, TransformerConfig
 from keras_transformer.data.settings import Preparation
+from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.processor import DTYPES
 from keras_transformer.serve.settings import RaySettings, ServeSettings
@@ -47,7 +48,9 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     sub = command("train", "Learn a vocabulary and train a model.")
-    sub.add_argument("--out", required=True, help="folder of the run")
+    sub.add_argument(
+        "--out", required=True, metavar="RUN", help="folder of the run"
+    )
     sub.add_argument(
         "--resume",
         action="store_true",
@@ -65,11 +68,9 @@ def parser() -> argparse.ArgumentParser:
         help=f"preset of the model, one of {', '.join(PRESETS)} "
         f"(default: that of --initial-run, or {DEFAULT_PRESET})",
     )
-    for field in options_of(TransformerConfig):
-        of_others = "that of the preset or of --initial-run"
-        _add_field(sub, TransformerConfig, field, of_others)
-    for field in options_of(Recipe):
-        _add_field(sub, Recipe, field, field.default)
+    of_others = "that of the preset or of --initial-run"
+    _add_options(sub, TransformerConfig, of_others)
+    _add_options(sub, Recipe)
 
     sub = command(
         "prepare",
@@ -79,7 +80,8 @@ def parser() -> argparse.ArgumentParser:
         "corpora",
         metavar="CORPUS",
         nargs="+",
-        help=f"corpus: {_help_of(Recipe, 'corpus').rpartition(',')[0]}",
+        help="builtin, tfds:NAME, or a folder with files SPLIT.LANGUAGE, "
+        "SPLIT.tsv or SPLIT.parquet",
     )
     sub.add_argument("folder", metavar="FOLDER", help="folder to write to")
     sub.add_argument(
@@ -95,8 +97,7 @@ def parser() -> argparse.ArgumentParser:
         help="run whose vocabulary is taken (default: it is learned)",
     )
     _add_runner(sub)
-    for field in options_of(Preparation):
-        _add_field(sub, Preparation, field, field.default)
+    _add_options(sub, Preparation)
 
     sub = command(
         "import", "Import a Marian model, such as those of OPUS-MT, as a run."
@@ -130,7 +131,9 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("folder", metavar="RUN", help="folder of the run")
     sub.add_argument(
-        "path", help="folder to export to, such as saved_models/NAME/VERSION"
+        "path",
+        metavar="FOLDER",
+        help="folder to export to, such as saved_models/NAME/VERSION",
     )
     sub.add_argument(
         "--format",
@@ -146,10 +149,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="dtype of the SavedModel's matrices on the machine that will "
-        "serve; int8 makes the smallest export, and multiplies in float32; "
-        "auto is bfloat16 if this machine multiplies in bfloat16, else "
-        "float32 (default: auto)",
+        help="dtype of the SavedModel's matrices, one in which the serving "
+        "machine computes; int8 makes the smallest export, and multiplies in "
+        "float32; auto is bfloat16 if this machine multiplies in bfloat16, "
+        "else float32 (default: auto)",
     )
     sub.add_argument(
         "--shortlist",
@@ -166,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
         help="read K pieces at a step of greedy search, of which K - 1 are "
         "proposals; learns them first (default: one piece)",
     )
-    _add_search(sub, None)
+    _add_options(sub, SearchSettings, "the run's")
 
     sub = command(
         "translate", "Translate lines from standard input to standard output."
@@ -214,16 +217,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="config file of TensorFlow Serving, for several models",
     )
-    for field in options_of(ServeSettings):
-        _add_field(sub, ServeSettings, field, field.default)
+    _add_options(sub, ServeSettings)
     sub.add_argument(
         "--engine",
         choices=ENGINES,
         help="what computes: a process of this machine for each version, or "
         "replicas of Ray Serve (default: local)",
     )
-    for field in options_of(RaySettings):
-        _add_field(sub, RaySettings, field, field.default)
+    _add_options(sub, RaySettings)
 
     sub = command(
         "evaluate",
@@ -240,7 +241,9 @@ def parser() -> argparse.ArgumentParser:
         )
     sub.add_argument(
         "--tokenize",
-        help=f"sacreBLEU's tokenizer (default: {Recipe.bleu_tokenizer})",
+        metavar="NAME",
+        help=f"sacreBLEU's tokenizer: {', '.join(BLEU_TOKENIZERS)} (default: "
+        f"{Recipe.bleu_tokenizer})",
     )
     return top
 
@@ -266,11 +269,6 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _help_of(cls, name):
-    (field,) = (f for f in dataclasses.fields(cls) if f.name == name)
-    return field.metadata["help"]
-
-
 def _add_runner(sub):
     sub.add_argument(
         "--runner",
@@ -285,14 +283,35 @@ def options_of(cls: type) -> list[dataclasses.Field]:
     return [f for f in dataclasses.fields(cls) if "help" in f.metadata]
 
 
+def settings_of(cls: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the given options that are fields of a dataclass."""
+    return {f.name: given[f.name] for f in options_of(cls) if f.name in given}
+
+
 def option_of(field: dataclasses.Field) -> str:
     """Returns the name of a field's option, such as `--vocab-size`."""
     return "--" + field.metadata.get("option", field.name.replace("_", "-"))
 
 
-def _add_field(sub, cls, field, default):
+def _add_options(sub, cls, default=None, names=None):
+    """Adds the options of a dataclass.
+
+    Args:
+        sub: parser of a command.
+        cls: the dataclass.
+        default: the default that help texts name, instead of the fields'.
+        names: fields to add, instead of all that are options.
+    """
+    for field in options_of(cls):
+        if names is None or field.name in names:
+            shown = field.default if default is None else default
+            _add_option(sub, cls, field, shown)
+
+
+def _add_option(sub, cls, field, default):
     """Adds the option of a field of a dataclass."""
-    members = _members(typing.get_type_hints(cls)[field.name])
+    hint = typing.get_type_hints(cls)[field.name]
+    members = typing.get_args(hint) or (hint,)  # of `int | None`, or `int`
     kind = next(k for k in (bool, int, float, str) if k in members)
     if kind is bool:
         sub.add_argument(
@@ -316,29 +335,16 @@ def _add_field(sub, cls, field, default):
     )
 
 
-def _members(kind):
-    """Returns the types of a union such as `int | None`, or the type alone."""
-    return typing.get_args(kind) or (kind,)
-
-
 def _add_model(sub):
     sub.add_argument(
         "path",
         metavar="MODEL",
         help="SavedModel, such as saved_models/NAME/VERSION",
     )
-    _add_search(sub, "as exported")
+    _add_options(sub, SearchSettings, "as exported", SEARCH_OF_A_CALL)
     sub.add_argument(
         "--batch-size",
         type=int,
         metavar="N",
         help=f"number of lines to translate at a time (default: {BATCH_SIZE})",
     )
-
-
-def _add_search(sub, default):
-    """Adds the options of the search: with a `default` to show, those of a
-    call, or with `None` those of an export."""
-    for field in options_of(SearchSettings):
-        if default is None or field.name in SEARCH_OF_A_CALL:
-            _add_field(sub, SearchSettings, field, default or "the run's")

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from keras_transformer.cli.arguments import BATCH_SIZE, options_of
+from keras_transformer.cli.arguments import BATCH_SIZE, options_of, settings_of
 from keras_transformer.cli.serve import serve
 from keras_transformer.cli.standard_streams import (
     Progress,
@@ -49,7 +49,6 @@ def train(given: dict[str, Any]) -> None:
 
 def prepare(given: dict[str, Any]) -> None:
     """Prepares corpora for training."""
-    from keras_transformer.cli.run_options import settings_of
     from keras_transformer.data.preparation_job import total_left_out
     from keras_transformer.data.settings import Preparation
     from keras_transformer.training.run import open_run
@@ -130,7 +129,8 @@ def export(given: dict[str, Any]) -> None:
         from keras_transformer import processor
         from keras_transformer.export import saved_model
 
-        settings = dataclasses.replace(run.search, **_search(given))
+        asked = settings_of(SearchSettings, given)
+        settings = dataclasses.replace(run.search, **asked)
         dtype = processor.resolve_dtype(given.get("dtype", "auto"))
         path = saved_model.export(
             run,
@@ -215,12 +215,6 @@ def _runner_options(given):
     return [f"--runner={given['runner']}", *given.get("runner_options", [])]
 
 
-def _search(given):
-    """Returns the settings of the search that were given."""
-    names = [field.name for field in options_of(SearchSettings)]
-    return {name: given[name] for name in names if name in given}
-
-
 def _refuse(given, names, context):
     """Raises a `ValueError` if one of the options `names` was given."""
     if refused := sorted(given.keys() & names):
@@ -288,7 +282,7 @@ def evaluate(given: dict[str, Any]) -> None:
         "source": os.path.basename(given["source"]),
         "reference": os.path.basename(given["reference"]),
         "model": model.metadata["signature"],
-        "search": model.metadata["search"] | _search(given),
+        "search": model.metadata["search"] | settings_of(SearchSettings, given),
     }
     print(json.dumps(result), flush=True)
     try:
@@ -329,7 +323,7 @@ def _exported(path):
 
 
 def _function(model, given):
-    search = _search(given)
+    search = settings_of(SearchSettings, given)
     return model.searched_with(**search) if search else model.translate
 
 

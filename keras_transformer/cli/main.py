@@ -23,6 +23,8 @@ EXTRAS = {
     "sentencex": "serve",
     "ray": "ray",
 }
+# The extras that a command always needs besides `text`.
+OF_COMMANDS = {"serve": ["serve"], "import": ["pretrained"]}
 
 
 def run() -> int:
@@ -70,10 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if os.environ.get(quiet_stderr.DEBUG):
             raise
-        extra = EXTRAS.get(error.name or "", "text")
+        extras = {
+            EXTRAS.get(error.name or "", "text"),
+            *OF_COMMANDS.get(command, ()),
+        }
+        names = ",".join(sorted({"text", *extras}))
         message = (
-            f"{error}. The command needs more packages than the layers: "
-            f"install the extra `{extra}`, as in the README."
+            f"{error}. `{command}` needs more packages than the layers: in a "
+            f"clone of the repository, pip install '.[{names}]'."
         )
         print(f"keras-transformer: error: {message}", file=sys.stderr)
         return 1

@@ -8,6 +8,7 @@ from keras_transformer.cli.arguments import (
     DEFAULT_PRESET,
     option_of,
     options_of,
+    settings_of,
 )
 from keras_transformer.config import PRESETS, TransformerConfig
 from keras_transformer.data.corpus import is_path
@@ -54,11 +55,6 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
     default = None if "initial_run" in recipe else DEFAULT_PRESET
     preset = given.get("preset", default)
     return start_run(folder, preset, Recipe(**recipe), **shape)
-
-
-def settings_of(cls: type, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the given options that are fields of a dataclass."""
-    return {f.name: given[f.name] for f in options_of(cls) if f.name in given}
 
 
 def with_moved_paths(run: Run, settings: dict[str, Any]) -> Run:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_transformer.cli.arguments import option_of, options_of
+from keras_transformer.cli.arguments import option_of, options_of, settings_of
 from keras_transformer.serve.settings import RaySettings, ServeSettings
 
 
@@ -14,8 +14,8 @@ def serve(given: dict[str, Any]) -> None:
     )
     from keras_transformer.serve.server import serve
 
-    settings = ServeSettings(**_values(ServeSettings, given))
-    ray_settings = RaySettings(**_values(RaySettings, given))
+    settings = ServeSettings(**settings_of(ServeSettings, given))
+    ray_settings = RaySettings(**settings_of(RaySettings, given))
     engine = given.get("engine", "local")
     if engine == "local":
         _check_options_of_ray(given)
@@ -53,9 +53,3 @@ def _check_options_of_ray(given):
                 f"`{option}` needs `--engine ray`. "
                 f"Received: {option} {given[field.name]}."
             )
-
-
-def _values(cls, given):
-    """Returns the options that are fields of a dataclass."""
-    names = {field.name for field in options_of(cls)}
-    return {name: value for name, value in given.items() if name in names}

@@ -243,7 +243,9 @@ def finish(
     if not any(round(c["weight"] * c["pairs"]) for c in manifest["corpora"]):
         raise ValueError(
             f"Split {job.settings.train_split!r} has no pair left. Left out: "
-            f"{total_left_out(manifest)}; max_length={job.settings.max_length}."
+            f"{total_left_out(manifest)}; max_length="
+            f"{job.settings.max_length}. Raise --max-length, or look at the "
+            "files of the split."
         )
     complete = {MANIFEST, *(path.name for path in texts)}
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):

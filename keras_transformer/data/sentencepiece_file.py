@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types
 BPE = 2  # a value of TrainerSpec.model_type
+TAG = ">>.*?<<"  # names the target language, as in models of many languages
 
 # Message: field: number, type. Numbers and names are those of SentencePiece's
 # `sentencepiece_model.proto`.
@@ -65,6 +66,12 @@ def parse(model: bytes) -> Any:
             f"A SentencePiece model is damaged. Received: {len(model)} bytes "
             "that cannot be parsed."
         ) from error
+
+
+def is_line_break(piece: str) -> bool:
+    """Returns whether a piece ends a line, which only two characters do, as in
+    `read_lines`."""
+    return piece in ("<0x0A>", "<0x0D>") or bool({"\n", "\r"} & set(piece))
 
 
 @functools.cache

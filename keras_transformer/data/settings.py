@@ -2,7 +2,11 @@
 
 import dataclasses
 
-from keras_transformer.config import option_field
+from keras_transformer.config import (
+    check_at_least,
+    check_field,
+    option_field,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +36,9 @@ class CorpusSettings:
         metavar="SPLIT",
     )
     data_dir: str | None = option_field(
-        None, "folder of TensorFlow Datasets", metavar="FOLDER"
+        None,
+        "folder where TensorFlow Datasets keeps its data, for tfds:NAME",
+        metavar="FOLDER",
     )
     vocab_size: int = option_field(
         8000, "size of the vocabulary in word pieces; section 5.1 has 37,000"
@@ -47,19 +53,11 @@ class CorpusSettings:
         "leave out pairs with more word pieces on a side; the end token counts "
         "as one",
     )
-    seed: int = option_field(1, "seed of everything random")
+    seed: int = option_field(1, "seed of all random numbers")
 
     def __post_init__(self):
-        self._check("seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
-        for name in ("vocab_size", "max_length"):
-            self._check(name, getattr(self, name) >= 1, "at least 1")
-
-    def _check(self, name, holds, expected):
-        if not holds:
-            raise ValueError(
-                f"`{name}` must be {expected}. "
-                f"Received: {name}={getattr(self, name)}"
-            )
+        check_field(self, "seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
+        check_at_least(self, vocab_size=1, max_length=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,10 +92,4 @@ class Preparation(CorpusSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        ratio = self.max_length_ratio
-        self._check(
-            "max_length_ratio", ratio is None or ratio >= 1, "at least 1"
-        )
-        self._check(
-            "vocabulary_pairs", self.vocabulary_pairs >= 1, "at least 1"
-        )
+        check_at_least(self, max_length_ratio=1, vocabulary_pairs=1)

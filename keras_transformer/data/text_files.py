@@ -172,9 +172,8 @@ def _zipped(paths: Sequence[pathlib.Path]) -> Iterator[Pair]:
         source, target = pair
         if source is None or target is None:
             counts = [count, count]
-            counts[source is None] += 1 + sum(
-                1 for _ in streams[source is None]
-            )
+            longer = 1 if source is None else 0
+            counts[longer] += 1 + sum(1 for _ in streams[longer])
             raise ValueError(
                 "Parallel files must have the same number of lines. Received: "
                 f"{counts[0]} in {str(paths[0])!r}, "

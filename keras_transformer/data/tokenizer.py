@@ -10,8 +10,8 @@ import tensorflow_text as tf_text
 
 from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.data import sentencepiece_file
+from keras_transformer.data.sentencepiece_file import TAG, is_line_break
 
-TAG = ">>.*?<<"  # names the target language, as in models of many languages
 # Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
 # shorter than by this factor may be cut before it fills the model.
 SHRINKING = 4
@@ -65,12 +65,26 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error).strip().split("\n")[-1]
         raise ValueError(
-            "Cannot learn the vocabulary. "
-            f"Received: vocab_size={vocab_size}. SentencePiece says: {reason}"
+            f"Cannot learn a vocabulary. Received: vocab_size={vocab_size}"
+            f"{_limit(str(error))}"
         ) from error
     return Tokenizer(model.getvalue())
+
+
+def _limit(error):
+    """Returns which vocabularies the text allows, by SentencePiece's error."""
+    if most := re.search(r"Vocabulary size too high .* value <= (\d+)", error):
+        return (
+            ", more word pieces than the text has variety for. Choose at most "
+            f"{most[1]}."
+        )
+    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
+        return (
+            ", too few word pieces for the characters of the text. Choose at "
+            f"least {least[1]}."
+        )
+    return f". SentencePiece says: {error.strip()}"
 
 
 def is_blank(text: tf.Tensor) -> tf.Tensor:
@@ -141,13 +155,19 @@ class Tokenizer:
         self._longest = max(len(piece.encode()) for piece in self._ids)
         if proto.normalizer_spec.precompiled_charsmap:
             self._longest *= SHRINKING
-        # Pieces that would break a line if a model generated them. Only these
-        # two characters end a line, as in `read_lines`.
         self.line_breaks = [
-            i
-            for piece, i in self._ids.items()
-            if piece in ("<0x0A>", "<0x0D>") or {"\n", "\r"} & set(piece)
+            i for piece, i in self._ids.items() if is_line_break(piece)
         ]
+
+    def barred(self, allow_unknown: bool = False) -> list[int]:
+        """Returns the ids that a model must not generate: they have no text, or
+        would break a line.
+
+        Args:
+            allow_unknown: whether the unknown piece is not among them.
+        """
+        unknown = [] if allow_unknown else [UNKNOWN]
+        return [PAD, START, *unknown, *self.line_breaks]
 
     def _operations(self):
         """Returns the tokenizer of tensorflow-text.

@@ -74,7 +74,8 @@ def learn_vocabularies(
     if not pairs:
         raise ValueError(
             "Cannot learn the vocabulary: the corpus has no pair left. "
-            f"Received: train_split={settings.train_split!r}"
+            f"Received: train_split={settings.train_split!r}. Look at the "
+            "files of that split."
         )
     sides = [[pair[i] for pair in pairs] for i in (0, 1)]
     if settings.shared_vocabulary:

@@ -17,12 +17,12 @@ for a length of n, another one than ours: values of α are not portable.
 
 import os
 import pathlib
-import shutil
 
 import keras
 import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
+from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import END, START, UNKNOWN
 from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.positions import SINUSOIDAL
@@ -85,18 +85,11 @@ def export(
     spec.config.bos_token = spec.config.decoder_start_token = start
     spec.validate()
     spec.optimize(quantization)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
-    aside.mkdir(parents=True)
-    try:
+    with folder_aside(path) as aside:
         spec.save(str(aside))
         (aside / "source.model").write_bytes(run.source_tokenizer.model)
         (aside / "target.model").write_bytes(run.target_tokenizer.model)
         copy_model_card(run, aside / MODEL_CARD)
-        os.rename(aside, path)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
     return path
 
 

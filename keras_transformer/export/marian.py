@@ -21,6 +21,7 @@ import numpy as np
 
 from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.layers.positions import SINUSOIDAL
 from keras_transformer.model import Transformer
 from keras_transformer.pretrained.marian import ACTIVATIONS
 from keras_transformer.pretrained.marian_weights import (
@@ -91,11 +92,7 @@ def check_config(run: Run):
     for name, value, expected in (
         ("norm_first", config.norm_first, (False,)),
         ("use_bias", config.use_bias, (True,)),
-        (
-            "positions",
-            config.positions,
-            ("sinusoidal", "sinusoidal_halves"),
-        ),
+        ("positions", config.positions, SINUSOIDAL),
         ("key_dim", config.key_dim, (None, width)),
         ("value_dim", config.value_dim, (None, width)),
         ("activation", config.activation, tuple(ACTIVATIONS.values())),
@@ -134,8 +131,7 @@ def _weights(model: Transformer, run: Run):
 
 def _barred(run):
     """Returns the ids that must not be generated, as in our own search."""
-    barred = [PAD, START, *run.target_tokenizer.line_breaks]
-    return barred if run.search.allow_unknown else [*barred, UNKNOWN]
+    return run.target_tokenizer.barred(run.search.allow_unknown)
 
 
 def _json_files(run):

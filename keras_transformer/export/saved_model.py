@@ -25,23 +25,26 @@ import json
 import os
 import pathlib
 import re
-import shutil
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 import keras_transformer
 from keras_transformer import processor
+from keras_transformer.atomic_files import folder_aside
 from keras_transformer.export import tensorflow_serving as serving
 from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translator import Translator, best_of
 from keras_transformer.training import checkpoints
 from keras_transformer.training.models import digest, load_model
 from keras_transformer.training.proposals import learn_proposals
 from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
-from keras_transformer.training.split import load_training_pairs
+from keras_transformer.training.split import (
+    load_training_pairs,
+    without_bpe_dropout,
+)
 
 METADATA = "keras_transformer.json"
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
@@ -147,16 +150,12 @@ def export(
         if block_size is None
         else learn_proposals(run, block_size),
     )
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.parent.mkdir(parents=True, exist_ok=True)
-    # A killed process that had the same number may have left it.
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
+    with folder_aside(path) as aside:
         write(translator, aside, dtype)
         serving.check_operations(aside)
         metadata = {
             "keras_transformer": keras_transformer.__version__,
-            "signature": signature(run),
+            "signature": description(run),
             "weights": digest(model),
             "dtype": dtype,
             "search": dataclasses.asdict(settings),
@@ -175,19 +174,13 @@ def export(
         )
         copy_model_card(run, aside / MODEL_CARD)
         (aside / SUMS).write_text(_sums(aside))
-        os.rename(aside, path)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
     return path
 
 
 def learn_shortlist(run: Run, size: int) -> Shortlist:
     """Returns a `Shortlist` learned from a run's training pairs."""
-    # Sources are split into pieces as usual, whatever training sees.
-    recipe = dataclasses.replace(run.recipe, bpe_dropout=0.0)
     return Shortlist.learn(
-        load_training_pairs(dataclasses.replace(run, recipe=recipe)),
+        load_training_pairs(without_bpe_dropout(run)),
         run.source_tokenizer.vocab_size,
         run.target_tokenizer.vocab_size,
         size,
@@ -229,10 +222,7 @@ def write(
 
     def serving_default(text):
         """Calls `n_best`, so that the search is in the graph once for both."""
-        best = n_best(text, **defaults)
-        for name in ("translation", "score"):
-            best[name] = best[name][:, 0]
-        return best
+        return best_of(n_best(text, **defaults))
 
     # Greedy search has a faster graph of its own.
     is_greedy = settings.beam_size == 1
@@ -254,7 +244,7 @@ def write(
 
 
 def _sums(folder):
-    """A line of checksum and name for each file of an export."""
+    """Returns a line of checksum and name for each file of an export."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return "".join(
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  "
@@ -263,8 +253,9 @@ def _sums(folder):
     )
 
 
-def signature(run: Run) -> str:
-    """One line that says what a model is, as sacreBLEU does for scores."""
+def description(run: Run) -> str:
+    """Returns a line that says what a model is, as sacreBLEU's signatures do
+    for scores."""
     config, recipe = run.config, run.recipe
     fields = {
         "layers": _depth(config),
@@ -307,7 +298,7 @@ def _validation_bleu(run):
 
 
 def _some_text(tokenizer):
-    """A short line and a long one, of the vocabulary's middle."""
+    """Returns a short line and a long one, of the vocabulary's middle."""
     middle = tokenizer.vocab_size // 2
     ids = [list(range(middle, middle + count)) for count in (5, 31)]
     lines = tokenizer.decode(tf.ragged.constant(ids).to_tensor())

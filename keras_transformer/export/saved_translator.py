@@ -12,6 +12,7 @@ import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 from keras_transformer import processor
 from keras_transformer.export.saved_model import METADATA, SUMS
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.translator import best_of
 
 
 class SavedTranslator:
@@ -119,15 +120,13 @@ class SavedTranslator:
         )
 
         def translate(text):
-            best = self.loaded.signatures["n_best"](
+            found = self.loaded.signatures["n_best"](
                 text=text,
                 beam_size=tf.constant(settings.beam_size),
                 alpha=tf.constant(float(settings.alpha)),
                 max_length=tf.constant(self.metadata["max_length"]),
             )
-            for name in ("translation", "score"):
-                best[name] = best[name][:, 0]
-            return best
+            return best_of(found)
 
         return translate
 

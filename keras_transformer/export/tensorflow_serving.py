@@ -1,6 +1,9 @@
-"""Writes what an export has for TensorFlow Serving: requests to warm
-up with, a proposal for batching, a page that says how to call it; and the check
-that it knows every operation."""
+"""Files that an export has for TensorFlow Serving, and the check that a server
+knows its operations.
+
+The files are requests to warm up with, a proposal for batching, and a page that
+says how to call the model.
+"""
 
 import importlib.resources
 import os
@@ -43,14 +46,14 @@ def check_operations(path: str | os.PathLike):
         else:
             continue
         raise ValueError(
-            f"A server would not know {problem}, node {node.name!r}. Received "
-            "an export with operations that are not in serving_ops.txt. Build "
-            "the model of others."
+            f"TensorFlow Serving does not know {problem}. Received: node "
+            f"{node.name!r}. Compute the same by operations that are in "
+            "serving_ops.txt."
         )
 
 
 def _known_operations():
-    """Each operation's attributes, by its name."""
+    """Returns the attributes of each operation, by its name."""
     lines = _package_file("serving_ops.txt").splitlines()
     entries = [line.split() for line in lines if not line.startswith("#")]
     return {name: set(attributes) for name, *attributes in entries}
@@ -109,8 +112,9 @@ def write_extras(
 
 
 def _write_warmup(path, name, lines):
-    """Requests that a server makes before it says that it is ready: a single
-    line, a batch with an empty one, and every signature that it can batch."""
+    """Yields requests that a server makes before it says that it is ready: a
+    single line, a batch with an empty one, and every signature that it can
+    batch."""
     batch = [*lines, ""]
     requests = [
         ("serving_default", {"text": lines[:1]}),

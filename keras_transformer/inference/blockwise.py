@@ -140,8 +140,8 @@ class BlockwiseModel(InferenceModel):
         tokens = tf.argmax(logits, axis=1, output_type=tf.int32)
         return tf.reshape(tokens, [-1, size - 1]), cache
 
-    def _readers(self):
-        return [*super()._readers(), self.weights["proposals"]]
+    def _layers_with_memory(self):
+        return [*super()._layers_with_memory(), self.weights["proposals"]]
 
     def _proposed(self, x, tokens, memory):
         """Computes what `ProposalLayer` does.

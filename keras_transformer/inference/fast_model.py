@@ -85,25 +85,27 @@ class InferenceModel:
         x = embed(source, embedding, tf.range(length), self.config)  # [B·S, D]
         for layer in self.weights["encoder"]:
 
-            def attend(h, layer=layer):
+            def attend_to_itself(h, layer=layer):
                 queries, keys, values = self._project(
                     h, layer["self"], batch, 1
                 )
                 return self._attend(queries, keys, values, own_bias, blocks)[0]
 
-            x = self._sublayer(x, layer, "self_norm", "self_output", attend)
+            x = self._sublayer(
+                x, layer, "self_norm", "self_output", attend_to_itself
+            )
             x = self._feed_forward(x, layer)
         if self.config.norm_first:
             x = self._norm(x, self.weights["encoder_norm"])
         return {
             "heads": [
                 self._project(x, layer["memory"], batch, 0)
-                for layer in self._readers()
+                for layer in self._layers_with_memory()
             ],
             "attention_bias": attention_bias,
         }
 
-    def _readers(self):
+    def _layers_with_memory(self):
         """Returns the layers that attend to the memory."""
         return self.weights["decoder"]
 
@@ -235,7 +237,7 @@ class InferenceModel:
         heads, attention = [], []
         for i, layer in enumerate(self.weights["decoder"]):
 
-            def attend(h, i=i, layer=layer):
+            def attend_to_itself(h, i=i, layer=layer):
                 queries, keys, values = self._project(
                     h, layer["self"], batch, 1
                 )
@@ -252,7 +254,9 @@ class InferenceModel:
                 attention.append(weights)
                 return h
 
-            x = self._sublayer(x, layer, "self_norm", "self_output", attend)
+            x = self._sublayer(
+                x, layer, "self_norm", "self_output", attend_to_itself
+            )
             x = self._sublayer(
                 x, layer, "cross_norm", "cross_output", attend_to_memory
             )

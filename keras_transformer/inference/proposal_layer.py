@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.config import TransformerConfig
+from keras_transformer.config import LAYER_FIELDS, TransformerConfig
 from keras_transformer.layers.residual_layer import ResidualLayer
 from keras_transformer.layers.types import Output, Shape
 
@@ -74,9 +74,11 @@ class ProposalLayer(ResidualLayer):
             block_size: k.
             **kwargs: other arguments of the layer, such as `dtype`.
         """
-        names = "d_model num_heads d_ff norm_first key_dim value_dim "
-        names += "activation use_bias layer_norm_epsilon"
-        same = {name: getattr(config, name) for name in names.split()}
+        same = {
+            name: getattr(config, name)
+            for name in LAYER_FIELDS
+            if name != "attention_window" and not name.endswith("dropout_rate")
+        }
         layer = cls(block_size, **same, **kwargs)
         layer.build(*[(None, None, config.d_model)] * 3)
         return layer

@@ -5,7 +5,11 @@ Importing this module imports neither Keras nor TensorFlow.
 
 import dataclasses
 
-from keras_transformer.config import option_field
+from keras_transformer.config import (
+    check_at_least,
+    check_field,
+    option_field,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +58,8 @@ class SearchSettings:
     )
     length_penalty: str = option_field(
         "gnmt",
-        "formula of the length penalty: gnmt, ((5 + n) / 6)^ALPHA, or power, "
-        "n^ALPHA",
+        "formula of the penalty of n word pieces: gnmt, ((5 + n) / 6)^ALPHA, "
+        "or power, n^ALPHA",
         choices=("gnmt", "power"),
     )
     early_stopping: str = option_field(
@@ -77,32 +81,19 @@ class SearchSettings:
     )
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("beam_size", 1),
-            ("alpha", 0),
-            ("extra_length", 0),
-            ("max_source_length", 1),
-        ):
-            if not getattr(self, name) >= least:  # which NaN is not
-                raise ValueError(
-                    f"`{name}` must be at least {least}. "
-                    f"Received: {name}={getattr(self, name)}"
-                )
-        if self.max_length is not None and self.max_length < 1:
-            raise ValueError(
-                "`max_length` must be at least 1, or None. "
-                f"Received: max_length={self.max_length}"
-            )
+        check_at_least(
+            self,
+            beam_size=1,
+            alpha=0,
+            extra_length=0,
+            max_source_length=1,
+            max_length=1,
+        )
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            choices = field.metadata.get("choices", (value,))
-            if value not in choices:
-                raise ValueError(
-                    f"`{field.name}` must be one of {', '.join(choices)}. "
-                    f"Received: {field.name}={value!r}"
-                )
-        if self.beam_size > self.max_beam_size:
-            raise ValueError(
-                f"`beam_size` must be at most {self.max_beam_size}. "
-                f"Received: beam_size={self.beam_size}"
-            )
+            if choices := field.metadata.get("choices"):
+                holds = getattr(self, field.name) in choices
+                expected = f"one of {', '.join(choices)}"
+                check_field(self, field.name, holds, expected)
+        is_possible = self.beam_size <= self.max_beam_size
+        expected = f"at most {self.max_beam_size}"
+        check_field(self, "beam_size", is_possible, expected)

@@ -174,7 +174,7 @@ class ShortlistedModel(InferenceModel):
         likely = tf.reshape(tf.gather(self.likely, source), [batch, -1])
         common = tf.tile(self.common[None], [batch, 1])
         every = tf.sort(tf.concat([common, likely], axis=1), axis=1)
-        is_first = tf.equal(every[:, :1], every[:, :1])
+        is_first = tf.ones_like(every[:, :1], tf.bool)
         is_new = tf.not_equal(every[:, 1:], every[:, :-1])
         is_new = tf.concat([is_first, is_new], axis=1)
         return tf.ragged.boolean_mask(every, is_new).to_tensor(PAD)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.config import END, PAD
 from keras_transformer.data.punctuation import normalize_punctuation
 from keras_transformer.data.tokenizer import Tokenizer, is_blank
 from keras_transformer.inference.blockwise import BlockwiseModel
@@ -132,10 +132,7 @@ class Translator:
             was too long.
         """
         settings = self.settings
-        best = self.n_best(text, settings.beam_size, settings.alpha)
-        for name in ("translation", "score"):
-            best[name] = best[name][:, 0]
-        return best
+        return best_of(self.n_best(text, settings.beam_size, settings.alpha))
 
     def n_best(
         self,
@@ -324,14 +321,17 @@ class Translator:
         return kind(self.model.config, weights)
 
     def _weights(self, dtype="float32"):
-        # They have no text, or would break the line.
-        barred = [PAD, START, *self.target_tokenizer.line_breaks]
-        if not self.settings.allow_unknown:
-            barred.append(UNKNOWN)
+        barred = self.target_tokenizer.barred(self.settings.allow_unknown)
         weights = inference_weights(self.model, dtype, barred, self.proposals)
         if self.shortlist:
             weights["shortlist"] = self.shortlist.tensors()
         return weights
+
+
+def best_of(found: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the first hypothesis of each source, from `n_best`."""
+    first = {name: found[name][:, 0] for name in ("translation", "score")}
+    return {**found, **first}
 
 
 def _strings(texts):

@@ -75,7 +75,7 @@ def attend(
         query: `(B, H, T, K)`.
         heads: keys and values `(B, H, S, K)`.
         length: T.
-        padding: from `padding_masks`. With `cache_index` they are not read.
+        padding: from `masks_of_pairs`. With `cache_index` they are not read.
         attention_mask, cache_index: as in the call.
         causal: whether later keys are hidden from each query. With
             `cache_index` they always are.
@@ -161,7 +161,7 @@ def fused_attention(
     return output * _attends_somewhere(mask, output.dtype)
 
 
-def of_rows(weights: KerasTensor, length: int | KerasTensor) -> KerasTensor:
+def per_row(weights: KerasTensor, length: int | KerasTensor) -> KerasTensor:
     """Returns weights `(B·n, H, T, S)` of rows that share keys by n, from
     weights `(B, H, n·T, S)`."""
     batch, heads, _, keys = ops.shape(weights)

@@ -139,7 +139,7 @@ class DecoderLayer(ResidualLayer):
         x_mask = mask if x_mask is None else x_mask
         check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
 
-        def attend(h):
+        def attend_to_itself(h):
             return self.self_attention(
                 h,
                 h,
@@ -164,7 +164,7 @@ class DecoderLayer(ResidualLayer):
 
         x, caches = self._residual(
             x,
-            attend,
+            attend_to_itself,
             self.self_attention_norm,
             self.self_attention_dropout,
             training,

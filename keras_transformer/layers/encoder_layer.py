@@ -66,11 +66,11 @@ class EncoderLayer(ResidualLayer):
             implicit Keras mask of `x`. With `cache_index` it is not read.
         x_mask: another name of `mask`, under which Keras passes the implicit
             mask when `attention_mask` is given, too.
-        attention_mask: boolean `(B, T, T)`, True where a query may attend to a
-            key.
+        attention_mask: boolean `(B, T, T)`, or with `cache_index` `(B, T, S)`
+            for a cache of S positions: True where a query may attend to a key.
         use_causal_mask: whether to hide later positions. Defaults to False.
         return_attention_scores: whether to return the weights `(B, H, T, T)`,
-            too.
+            with a cache `(B, H, T, S)`, too.
         cache, cache_index: for decoding step by step, see `empty_cache` and
             `MultiHeadAttention`.
         training: whether dropout is applied.
@@ -127,7 +127,7 @@ class EncoderLayer(ResidualLayer):
         mask = x_mask if mask is None else mask
         check_padding_masks(mask=mask)
 
-        def attend(h):
+        def attend_to_itself(h):
             return self.self_attention(
                 h,
                 h,
@@ -143,7 +143,7 @@ class EncoderLayer(ResidualLayer):
 
         x, extras = self._residual(
             x,
-            attend,
+            attend_to_itself,
             self.self_attention_norm,
             self.self_attention_dropout,
             training,

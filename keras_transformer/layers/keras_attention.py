@@ -5,13 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-# Arguments of Keras' layer that are accepted at their default values only.
-NOT_SUPPORTED = {
-    "attention_axes": None,
-    "sliding_window": None,
-    "flash_attention": None,
-    "use_gate": False,
-}
+# Arguments of Keras' layer that are accepted as None or False only.
+NOT_SUPPORTED = (
+    "attention_axes",
+    "sliding_window",
+    "flash_attention",
+    "use_gate",
+)
 # Arguments that are objects of Keras, and the modules that serialise them.
 SERIALIZED = {
     "kernel_initializer": keras.initializers,
@@ -25,10 +25,10 @@ SERIALIZED = {
 
 
 def check_supported(**arguments: Any) -> None:
-    """Checks that arguments of `NOT_SUPPORTED` have their default values.
+    """Checks that arguments of `NOT_SUPPORTED` are `None` or `False`.
 
     Raises:
-        ValueError: if an argument has another value; the message names it.
+        ValueError: if one is not; the message names it.
     """
     for name, value in arguments.items():
         # Keras' layer itself fills in these axes where inputs have rank 3.

@@ -95,7 +95,7 @@ def check_padding_masks(**masks: KerasTensor | None) -> None:
             )
 
 
-def padding_masks(
+def masks_of_pairs(
     query_mask: KerasTensor | None,
     value_mask: KerasTensor | None,
     key_mask: KerasTensor | None,

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.attention import attend, of_rows
+from keras_transformer.layers.attention import attend, per_row
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.keras_attention import (
     check_supported,
@@ -16,7 +16,7 @@ from keras_transformer.layers.keras_attention import (
     serialize_objects,
     take_over,
 )
-from keras_transformer.layers.masks import check_padding_masks, padding_masks
+from keras_transformer.layers.masks import check_padding_masks, masks_of_pairs
 from keras_transformer.layers.output_spec import (
     arguments_of_call,
     attention_output_spec,
@@ -59,7 +59,7 @@ class MultiHeadAttention(keras.layers.Layer):
     removed from the inputs; scores and softmax are in float32; kernels are
     matrices, so that Glorot initialisation uses the true fan-in. Inputs have
     rank 3. `attention_axes`, `sliding_window`, `flash_attention` and `use_gate`
-    are accepted at their default values only.
+    are accepted as `None` or `False` only.
 
     Args:
         num_heads: H, the number of heads.
@@ -245,7 +245,8 @@ class MultiHeadAttention(keras.layers.Layer):
         length: int,
         attention_window: int | None = None,
     ) -> Cache:
-        """Returns a cache of zeros; with a window of at most r / 2 + 1."""
+        """Returns a cache of zeros for `length` positions; with a window, for
+        the last r / 2 + 1 of them at most."""
         places = cache_length(length, attention_window)
 
         def zeros(width):
@@ -285,9 +286,7 @@ class MultiHeadAttention(keras.layers.Layer):
             check_self_attention(attention_window, query, keys)
         batch, length = ops.shape(query)[:2]
         queries = self.query_projection(query)
-        if cache is None:
-            heads = self.project(value, key)
-        elif cache_index is None:
+        if cache is not None and cache_index is None:
             heads = cache
             # Rows that share their keys become one row with more queries.
             rows = ops.shape(cache["key"])[0]
@@ -295,17 +294,18 @@ class MultiHeadAttention(keras.layers.Layer):
             if query_mask is not None:
                 query_mask = ops.reshape(query_mask, (rows, -1))
         else:
-            new = self.project(value, key)
-            heads, new_cache = extend_cache(
-                cache, new, cache_index, attention_window
-            )
+            heads = self.project(value, key)
+            if cache_index is not None:
+                heads, new_cache = extend_cache(
+                    cache, heads, cache_index, attention_window
+                )
         queries = self._split_heads(queries, self.key_dim)
 
         def dropout(weights):
             return self.weight_dropout(weights, training=True)
 
         options: dict[str, Any] = {
-            "padding": padding_masks(query_mask, value_mask, key_mask),
+            "padding": masks_of_pairs(query_mask, value_mask, key_mask),
             "attention_mask": attention_mask,
             "causal": use_causal_mask,
             "cache_index": cache_index,
@@ -324,7 +324,7 @@ class MultiHeadAttention(keras.layers.Layer):
         )
         returned = [self.output_projection(output)]
         if return_attention_scores:
-            returned.append(of_rows(weights, length) if is_read else weights)
+            returned.append(per_row(weights, length) if is_read else weights)
         if cache_index is not None:
             returned.append(new_cache)
         return tuple(returned) if len(returned) > 1 else returned[0]

@@ -158,7 +158,8 @@ class ResidualLayer(keras.layers.Layer):
             raise ValueError(
                 f"The input of {self.name} must be d_model wide, because it "
                 "is added to the output. Received: "
-                f"x.shape={tuple(shape)}, d_model={self.d_model}"
+                f"x.shape={tuple(shape)}, d_model={self.d_model}. Project the "
+                "input by `Dense(d_model)`, or choose another d_model."
             )
 
     def get_config(self) -> dict[str, Any]:

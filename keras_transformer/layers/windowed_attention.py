@@ -143,7 +143,10 @@ def window_mask(
 
 
 def extend_cache(
-    cache: Cache, new: Cache, index: int | KerasTensor, window: int | None
+    cache: Cache | None,
+    new: Cache,
+    index: int | KerasTensor,
+    window: int | None,
 ) -> tuple[Cache, Cache]:
     """Adds new keys and values to a cache.
 
@@ -162,9 +165,15 @@ def extend_cache(
         cache, which is as long as the old one.
 
     Raises:
-        ValueError: if the cache is too short. With a window, only a cache of
-            at most r / 2 positions can be.
+        ValueError: if there is no cache, or if it is too short. With a window,
+            only caches of at most r / 2 positions can be too short.
     """
+    if cache is None:
+        raise ValueError(
+            "`cache_index` is a position in a cache. Received: cache=None, "
+            f"cache_index={index}. Pass a cache too, see `empty_cache`, or "
+            "leave out `cache_index`."
+        )
     if window is None:
         written = write_cache(cache, new, index)
         return written, written

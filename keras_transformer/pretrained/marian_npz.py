@@ -68,16 +68,14 @@ def read(folder: pathlib.Path) -> Checkpoint:
             that this package does not know.
     """
     decoder = _yaml(read_bytes(folder / DECODER), folder / DECODER)
-    names: list[Any] = [decoder.get("models"), decoder.get("vocabs")]
-    if not all(
-        isinstance(x, list) and x and all(isinstance(name, str) for name in x)
-        for x in names
-    ) or (len(names[0]), len(names[1]) <= 2) != (1, True):
+    models = _names(decoder.get("models"))
+    vocabularies = _names(decoder.get("vocabs"))
+    if len(models) != 1 or len(vocabularies) not in (1, 2):
         raise ValueError(
             f"{str(folder / DECODER)!r} must name one model and its one or two "
             "vocabularies, as the lists `models` and `vocabs`."
         )
-    (model,), vocabularies = names
+    (model,) = models
     if number(decoder, "word-penalty", 0):
         raise ValueError(
             "Our search has no penalty of words. Received: word-penalty="
@@ -148,6 +146,13 @@ def _arrays(path):
         raise ValueError(f"There is no {str(path)!r}.") from error
     except (*DAMAGED, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
+
+
+def _names(found):
+    """Returns a list of names from YAML, or none if it is anything else."""
+    is_list = isinstance(found, list)
+    are_names = is_list and all(isinstance(name, str) for name in found)
+    return found if are_names else []
 
 
 def _check(config):

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_transformer.data.sentencepiece_file import is_line_break
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.pretrained.marian_vocabulary import SpecialIds
 
@@ -106,12 +107,8 @@ def _warn(generation, barred, pieces, special):
         found["eos_token_id"] = ends
     # Padding, start and line breaks are never generated.
     never = [[i] for i in (special.unknown, special.pad, special.start)]
-    others = [
-        ids
-        for ids in barred
-        if ids not in never
-        and not (len(ids) == 1 and _is_line_break(pieces, ids[0]))
-    ]
+    never += [[i] for i, piece in enumerate(pieces) if is_line_break(piece)]
+    others = [ids for ids in barred if ids not in never]
     if others:
         found["bad_words_ids"] = others[:3]
     if found:
@@ -121,8 +118,3 @@ def _warn(generation, barred, pieces, special):
             "Translations may differ from those of transformers.",
             stacklevel=2,
         )
-
-
-def _is_line_break(pieces, number):
-    piece = pieces[number] if 0 <= number < len(pieces) else ""
-    return piece in ("<0x0A>", "<0x0D>") or bool({"\n", "\r"} & set(piece))

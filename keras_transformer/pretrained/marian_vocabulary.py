@@ -8,10 +8,16 @@ move along.
 """
 
 import dataclasses
+import re
 
 from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.data import sentencepiece_file
-from keras_transformer.data.sentencepiece_file import CONTROL, NORMAL, UNUSED
+from keras_transformer.data.sentencepiece_file import (
+    CONTROL,
+    NORMAL,
+    TAG,
+    UNUSED,
+)
 
 # SentencePiece rates an unknown character below all pieces, by this.
 UNKNOWN_PENALTY = 10.0
@@ -98,7 +104,7 @@ def sentencepiece_model(
         proto.pieces.add(piece=name, score=0.0, type=kind)
     for name in rest:
         score, kind = known.get(name, (least, _kind_of_unknown(name)))
-        if kind == sentencepiece_file.UNKNOWN or _is_tag(name):
+        if kind == sentencepiece_file.UNKNOWN or re.fullmatch(TAG, name):
             kind = CONTROL
         proto.pieces.add(piece=name, score=score, type=kind)
     taken = {*names, *rest}
@@ -132,11 +138,6 @@ def is_text(model: bytes, piece: str) -> bool:
         found.piece == piece and found.type in control
         for found in sentencepiece_file.parse(model).pieces
     )
-
-
-def _is_tag(piece):
-    """Returns whether a piece is a language tag, see `Tokenizer`."""
-    return piece.startswith(">>") and piece.endswith("<<")
 
 
 def _kind_of_unknown(piece):

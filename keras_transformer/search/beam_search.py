@@ -167,7 +167,7 @@ def beam_search(
     # results of all sentences.
     def until_a_quarter_ended(rows, all_done, all_scores, *state):
         rows_search = dataclasses.replace(
-            search, constraints=constraints.of_rows(rows)
+            search, constraints=constraints.take(rows)
         )
         state = rows_search.steps(state, until=ops.size(rows) * 3 // 4)
         index, *parts, cache = state
@@ -215,13 +215,16 @@ class _Search:
         `index`."""
         best = ops.max(log_probs, axis=-1, initial=MINUS_INFINITY)
         worst = ops.min(scores, axis=-1, initial=-MINUS_INFINITY)
-        is_open = ops.equal(worst, MINUS_INFINITY)
-        if self.early_stopping != "filled":
-            is_open = is_open | (self.beam_size > 1)
+        is_full = ops.not_equal(worst, MINUS_INFINITY)
+        # Greedy search ends with its first hypothesis.
+        ends_when_full = (self.early_stopping == "filled") | (
+            self.beam_size == 1
+        )
         length = self.constraints.limits
         if self.early_stopping == "heuristic":
             length = ops.maximum(index, 1)
-        return is_open & (best / self._penalty(length) > worst)
+        can_win = best / self._penalty(length) > worst
+        return can_win & ~(is_full & ends_when_full)
 
     def _penalty(self, length):
         return length_penalty(length, self.alpha, self.formula)

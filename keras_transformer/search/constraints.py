@@ -47,7 +47,7 @@ class Constraints:
                 lengths if minima is None else ops.maximum(self.minima, lengths)
             )
 
-    def of_rows(self, rows: KerasTensor) -> "Constraints":
+    def take(self, rows: KerasTensor) -> "Constraints":
         """Returns the constraints of some rows only.
 
         `longest` remains that of all rows, since sequences keep their width.

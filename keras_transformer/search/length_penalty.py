@@ -2,6 +2,10 @@
 
 from keras import KerasTensor, ops
 
+# Beam search stops early because a penalty never falls as n grows. Whoever adds
+# a formula finds the present ones in `paper.py`, `test_conformance.py` and
+# `test_decoding.py` of the tests, in `export_readme.md` and `ctranslate2.py` of
+# the exports, in the guides, and as departures in `docs/paper.md`.
 FORMULAS = ("gnmt", "power")
 
 
@@ -21,18 +25,11 @@ def length_penalty(
     >>> print(f"{float(length_penalty(7, 0.6)):.4f}")
     1.5157
 
-    n counts the end token but not the start token.
-
-    Beam search divides log-probabilities by the penalty. It stops early on
-    the assumption that the penalty never falls as n grows. Keep that property
-    if you change the formula; n is at least 1. The formula is also written in
-    `tests/paper.py` and `tests/test_conformance.py`, with known values in
-    `tests/test_decoding.py`; `export/export_readme.md`, `export/ctranslate2.py`
-    and the guides `decode_your_model.py` and `export_and_serve.py` describe it.
-    Another formula is a departure: a row in `docs/paper.md`.
+    Beam search divides log-probabilities by the penalty.
 
     Args:
-        length: n, an integer or integer tensor.
+        length: n, an integer or integer tensor, at least 1. It counts the end
+            token but not the start token.
         alpha: α ≥ 0, a number or scalar tensor.
         formula: "gnmt" (default) or "power".
 

@@ -31,8 +31,8 @@ async def receive(reader: asyncio.StreamReader) -> Any:
 
 def receive_from(connection: socket.socket) -> Any:
     """Returns the next message of a socket, or `None` at its end."""
-    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size) or bytes(8))
-    data = _exactly(connection, length) if length else b""
+    header = _exactly(connection, LENGTH.size)
+    data = header and _exactly(connection, *LENGTH.unpack(header))
     return pickle.loads(data) if data else None
 
 

@@ -5,7 +5,7 @@ Importing this module imports neither Keras nor TensorFlow.
 
 import dataclasses
 
-from keras_transformer.config import option_field
+from keras_transformer.config import check_at_least, option_field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,24 +98,19 @@ class ServeSettings:
     )
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("port", 0),
-            ("grpc_port", 0),
-            ("threads", 1),
-            ("max_batch_rows", 1),
-            ("max_queue_rows", 1),
-            ("max_request_rows", 1),
-            ("max_request_text", 1),
-            ("max_body", 1),
-            ("timeout", 0.001),
-            ("poll_seconds", 0.01),
-        ):
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ValueError(
-                    f"`{name}` must be at least {least}. "
-                    f"Received: {name}={value}"
-                )
+        check_at_least(
+            self,
+            port=0,
+            grpc_port=0,
+            threads=1,
+            max_batch_rows=1,
+            max_queue_rows=1,
+            max_request_rows=1,
+            max_request_text=1,
+            max_body=1,
+            timeout=0.001,
+            poll_seconds=0.01,
+        )
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError(
                 "A certificate and its key belong together. Received: "
@@ -158,17 +153,12 @@ class RaySettings:
     ray_cpus: int = option_field(1, "number of CPUs of a replica")
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("ray_replicas", 1),
-            ("ray_max_replicas", self.ray_replicas),
-            ("ray_cpus", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ValueError(
-                    f"`{name}` must be at least {least}. "
-                    f"Received: {name}={value}"
-                )
+        check_at_least(
+            self,
+            ray_replicas=1,
+            ray_max_replicas=self.ray_replicas,
+            ray_cpus=1,
+        )
 
     @property
     def most_replicas(self) -> int:

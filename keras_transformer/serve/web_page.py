@@ -61,8 +61,8 @@ def _models(models):
     """Describes the versions that answer requests."""
     found = []
     for name in models.names:
-        for status in models.available(name):
-            served = models.find(name, status)
+        for number in models.available(name):
+            served = models.find(name, number)
             fields = dict(
                 field.partition(":")[::2]
                 for field in served.metadata["signature"].split("|")

@@ -18,7 +18,7 @@ from keras_transformer.training.curves import plot_training, read_log
 from keras_transformer.training.loop import Loop
 from keras_transformer.training.progress import (
     Best,
-    Progress,
+    ResumePoint,
     write_validated,
 )
 from keras_transformer.training.run import Run
@@ -29,7 +29,7 @@ def training_callbacks(
     run: Run,
     model: keras.Model,
     validation: SentencePairs,
-    progress: Progress,
+    start: ResumePoint,
     loop: Loop,
     is_first: bool,
 ) -> list[keras.callbacks.Callback]:
@@ -39,7 +39,7 @@ def training_callbacks(
         run: the run.
         model: that is trained.
         validation: `SentencePairs` to translate.
-        progress: where training resumes.
+        start: where training resumes.
         loop: the `Loop`, which a signal may interrupt between translations.
         is_first: whether this is the first worker, which writes.
     """
@@ -48,8 +48,8 @@ def training_callbacks(
         return [quality]
     return [
         quality,
-        Log(run, progress),
-        Checkpoint(run, progress),
+        Log(run, start),
+        Checkpoint(run, start),
         TrainingCurves(run),
     ]
 
@@ -96,13 +96,13 @@ class Log(keras.callbacks.Callback):
 
     Args:
         run: the `Run`.
-        progress: where training resumes.
+        start: where training resumes.
     """
 
-    def __init__(self, run: Run, progress: Progress):
+    def __init__(self, run: Run, start: ResumePoint):
         super().__init__()
         self.path = pathlib.Path(run.folder, "log.jsonl")
-        validated = progress.step - (progress.unvalidated_logs is not None)
+        validated = start.step - (start.unvalidated_logs is not None)
         self.lines = [
             line for line in read_log(run.folder) if line["step"] <= validated
         ]
@@ -123,7 +123,8 @@ class Log(keras.callbacks.Callback):
 
 
 class Checkpoint(keras.callbacks.Callback):
-    """Saves all state before every validation, and after a signal.
+    """Saves all state before every validation, every `save_every_minutes`,
+    and when training ends or is stopped by a signal.
 
     The last checkpoints and the best one by `val_bleu` are kept. Ends training
     after `patience` validations without a better `val_bleu`. Only validations
@@ -133,15 +134,15 @@ class Checkpoint(keras.callbacks.Callback):
 
     Args:
         run: the `Run`.
-        progress: where training resumes.
+        start: where training resumes.
     """
 
-    def __init__(self, run: Run, progress: Progress):
+    def __init__(self, run: Run, start: ResumePoint):
         super().__init__()
         self.run = run
-        self.best = progress.best
+        self.best = start.best
         self.logs: dict[str, float] = {}
-        self.saved = progress.step
+        self.saved = start.step
         self.saved_at = time.monotonic()
 
     def on_train_begin(self, logs: dict | None = None):

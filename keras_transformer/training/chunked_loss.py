@@ -145,8 +145,7 @@ def token_losses(
             d_logits = tuple(tf.cast(d, features.dtype) for d in d_logits)
             products = [tf.matmul(d, table) for d in d_logits]
             d_features = d_features.write(i, tf.stack(products, axis=1))
-            if not train_table:
-                return start + size, nll, loss, d_features, d_table
+        if gradients and train_table:
             for d, x in zip(
                 d_logits, tf.unstack(weighted[:, here]), strict=True
             ):
@@ -182,8 +181,9 @@ def token_losses(
 def disagreement(
     first: tf.Tensor, second: tf.Tensor
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-    """How far two predictions are apart: ½ · (KL(p‖q) + KL(q‖p)), equation 2
-    of R-Drop, of p and q, the softmax of `first` and `second`, `(N, V)`.
+    """Returns how far two predictions are apart, and the gradients of that:
+    ½ · (KL(p‖q) + KL(q‖p)), equation 2 of R-Drop, where p and q are the
+    softmax of `first` and `second`, `(N, V)`.
 
     Returns:
         The distance, `(N,)`, and its gradients with respect to the two.
@@ -200,8 +200,8 @@ def disagreement(
 
 
 def _cross_entropy(logits, labels, label_smoothing):
-    """The loss and the label's logit, `(C,)`, and the gradient of the loss
-    and ε times that logit, softmax − (1 − ε) · one-hot, `(C, V)`.
+    """Returns the loss and the label's logit, `(C,)`, and the gradient of the
+    loss and ε times that logit, softmax − (1 − ε) · one-hot, `(C, V)`.
 
     oneDNN's softmax is several times as fast as TensorFlow's operation for
     loss and gradient. Its greatest value is at least 1 / V, so that the
@@ -222,8 +222,9 @@ def _cross_entropy(logits, labels, label_smoothing):
 def add_in_place(
     tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor
 ) -> tf.Tensor:
-    """`tf.tensor_scatter_nd_add`, which on a CPU always copies the tensor:
-    this does so only if another operation is still to read it."""
+    """Adds updates to a tensor as `tf.tensor_scatter_nd_add` does, which on a
+    CPU always copies it; this does so only if another operation is still to
+    read it."""
     return tf.raw_ops.ScatterNdNonAliasingAdd(
         input=tensor, indices=indices, updates=updates
     )

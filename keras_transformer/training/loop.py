@@ -11,11 +11,11 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.training.checkpoints import RESTART
-from keras_transformer.training.progress import Progress
+from keras_transformer.training.progress import ResumePoint
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.step import (
-    make_count,
     make_evaluation_step,
+    make_sum_over_replicas,
     make_training_step,
 )
 
@@ -49,7 +49,7 @@ class ValidationInterrupted(Exception):  # noqa: N818, it is no error
 
 
 class Loop:
-    """Steps and validations in turn, with Keras callbacks around them.
+    """Runs steps and validations in turn, with Keras callbacks around them.
 
     It stands in for `fit`, which on several machines does not run and which
     weighs batches by their rows, not by their tokens.
@@ -73,13 +73,13 @@ class Loop:
         settings = model, recipe.label_smoothing, strategy
         self.training_step = make_training_step(*settings, recipe.r_drop)
         self.evaluation_step = make_evaluation_step(*settings)
-        self.count = make_count(strategy)
+        self.sum_over_replicas = make_sum_over_replicas(strategy)
 
     def fit(
         self,
         training: tf.data.Dataset,
         validation: tf.data.Dataset,
-        progress: Progress,
+        start: ResumePoint,
         steps: int,
         callbacks: keras.callbacks.CallbackList,
     ):
@@ -92,7 +92,7 @@ class Loop:
 
         Args:
             training, validation: data sets of this worker's batches.
-            progress: a `Progress`: the steps before, and whether the last of
+            start: a `ResumePoint`: the steps before, and whether the last of
                 them is still to be validated.
             steps: steps in all.
             callbacks: a `keras.callbacks.CallbackList`.
@@ -103,27 +103,27 @@ class Loop:
             ValueError: if workers do not begin with the same step, or if a
                 loss is not finite.
         """
-        self._check_same_step(progress.step)
+        self._check_same_step(start.step)
         batches = iter(self._distributed(training))
         self.model.stop_training = False
         callbacks.on_train_begin()
         with _caught_signals() as self.caught:
             try:
                 logs = self._epochs(
-                    batches, validation, progress, steps, callbacks
+                    batches, validation, start, steps, callbacks
                 )
             except TrainingInterrupted:
                 callbacks.on_train_end()
                 raise
         callbacks.on_train_end(logs)
 
-    def _epochs(self, batches, validation, progress, steps, callbacks):
+    def _epochs(self, batches, validation, start, steps, callbacks):
         """Runs steps and validations in turn; returns the last logs."""
-        done, logs = progress.step, {}
-        if progress.unvalidated_logs is not None:
+        done, logs = start.step, {}
+        if start.unvalidated_logs is not None:
             epoch = (done - 1) // self.every
             callbacks.on_epoch_begin(epoch)
-            logs = progress.unvalidated_logs
+            logs = start.unvalidated_logs
             logs = self._validate(validation, epoch, done, logs, callbacks)
         while done < steps and not self.model.stop_training:
             epoch = done // self.every
@@ -142,7 +142,7 @@ class Loop:
             callbacks.on_epoch_end(epoch, logs)
         except ValidationInterrupted:
             pass  # told to all workers below
-        stop, signals = self.count(self._stop_requests())
+        stop, signals = self.sum_over_replicas(self._stop_requests())
         self.model.stop_training = bool(stop > 0)
         if signals > 0:
             raise _interrupted(done, self.caught)
@@ -174,13 +174,12 @@ class Loop:
 
     def wait_for_all(self):
         """Returns when every worker has come here."""
-        self.count(tf.constant([0], tf.float64))
+        self.sum_over_replicas(tf.constant([0], tf.float64))
 
     def _check_same_step(self, done):
         replicas = self.strategy.num_replicas_in_sync
-        mean, square = (
-            self.count(tf.constant([done, done**2], tf.float64)) / replicas
-        )
+        moments = tf.constant([done, done**2], tf.float64)
+        mean, square = self.sum_over_replicas(moments) / replicas
         if square != mean**2:
             raise ValueError(
                 "All workers must go on from the same step. Received: step "
@@ -211,7 +210,8 @@ class Loop:
         return step + 1, logs
 
     def evaluate(self, batches: tf.data.Dataset) -> dict[str, float]:
-        """`loss` and `nll`, its unsmoothed part, per real target token.
+        """Returns `loss` and `nll`, which is not smoothed, per real token of
+        the targets.
 
         Raises:
             ValidationInterrupted: after a signal on any worker, on all.
@@ -221,7 +221,7 @@ class Loop:
         try:
             while True:
                 logs = means.add(self.evaluation_step(iterator))
-                if self.count(self._stop_requests())[1] > 0:
+                if self.sum_over_replicas(self._stop_requests())[1] > 0:
                     raise ValidationInterrupted
         except tf.errors.OutOfRangeError:
             return logs
@@ -259,8 +259,8 @@ class _Means:
 
 @contextlib.contextmanager
 def _caught_signals():
-    """A list that gets the first SIGTERM or SIGINT; the second one does what
-    it always does."""
+    """Yields a list that gets the first SIGTERM or SIGINT; the second one does
+    what it always does."""
     caught: list[signal.Signals] = []
     before: dict = {}  # the handlers
 

@@ -38,7 +38,7 @@ def matched(
             raise ValueError(
                 "The checkpoint belongs to another model: "
                 f"{variable.path} has shape {shape}, the checkpoint has "
-                f"{found}. Was the vocabulary exchanged?"
+                f"{found}. Load it into the model that wrote it."
             )
     return [(variables[name], stored[name]) for name in variables]
 

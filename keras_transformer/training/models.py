@@ -122,8 +122,12 @@ def with_other_depth(
         pairs = zip(getattr(other, stack), getattr(model, stack), strict=False)
         for layer, trained in pairs:
             layer.set_weights(trained.get_weights())
-    names = "source_embedding target_embedding encoder_norm decoder_norm"
-    for name in names.split():
+    for name in (
+        "source_embedding",
+        "target_embedding",
+        "encoder_norm",
+        "decoder_norm",
+    ):
         if trained := getattr(model, name):
             getattr(other, name).set_weights(trained.get_weights())
     return other

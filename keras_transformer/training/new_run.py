@@ -100,7 +100,8 @@ def start_run(
     if folder.exists():
         raise ValueError(
             "The folder of a new run must not exist. Received: "
-            f"{str(folder)!r}. Go on with it by --resume, or name another."
+            f"{str(folder)!r}. Go on with it by --resume, in Python by "
+            "`train(open_run(folder))`, or name another."
         )
     recipe = dataclasses.replace(recipe, **absolute_paths(vars(recipe)))
     if is_prepared(recipe.corpus):
@@ -110,7 +111,8 @@ def start_run(
         if initial is None:
             raise ValueError(
                 "Without an initial run, a new run needs the name of a preset. "
-                "Received: preset=None"
+                "Received: preset=None. Name a preset, such as 'tiny', or "
+                "`recipe.initial_run`."
             )
         recipe = dataclasses.replace(
             recipe,
@@ -260,9 +262,10 @@ def _check_positions(config, recipe):
 def _check_bpe_dropout(recipe, *tokenizers):
     if recipe.bpe_dropout and not all(t.allows_bpe_dropout for t in tokenizers):
         raise ValueError(
-            "BPE-dropout needs a byte-pair encoding with pieces for bytes and "
-            "without pieces that a user has defined. Received: bpe_dropout="
-            f"{recipe.bpe_dropout}, and another vocabulary. Leave it out."
+            "BPE-dropout needs a vocabulary that `train` or `prepare` learned, "
+            "or another of byte pairs with pieces for bytes and none that a "
+            f"user has defined. Received: bpe_dropout={recipe.bpe_dropout} and "
+            "a vocabulary of another kind. Leave out BPE-dropout."
         )
 
 

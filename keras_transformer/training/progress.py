@@ -34,7 +34,7 @@ class Best:
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class ResumePoint:
     """Where training resumes.
 
     Args:
@@ -51,7 +51,7 @@ class Progress:
 
 def resume(
     run: Run, model: keras.Model, steps: int, is_first: bool = True
-) -> Progress:
+) -> ResumePoint:
     """Restores the newest intact checkpoint of a run, if there is one, and
     otherwise the weights that it begins with.
 
@@ -72,7 +72,7 @@ def resume(
     if not checkpoints.steps(run.checkpoints):
         if run.recipe.initial_run and not run.recipe.lora_rank:
             checkpoints.restore_newest(run.initial, model, with_optimizer=False)
-        return Progress(0, Best())
+        return ResumePoint(0, Best())
     metadata = checkpoints.restore_newest(run.checkpoints, model)
     if metadata.get("run", run.digest) != run.digest:
         raise ValueError(
@@ -83,12 +83,12 @@ def resume(
     step = metadata["step"]
     print(f"Going on from step {step:,}.")
     if validated := read_validated(run).get(step):
-        return Progress(step, validated)
+        return ResumePoint(step, validated)
     best = Best(**metadata.get("best", {}))
     due = step % run.recipe.validate_every == 0 or step >= steps
     # Earlier versions saved after the validation, and do not say so.
     unvalidated = due and metadata.get("validated") is False
-    return Progress(step, best, metadata["logs"] if unvalidated else None)
+    return ResumePoint(step, best, metadata["logs"] if unvalidated else None)
 
 
 def best_step(run: Run) -> int | None:

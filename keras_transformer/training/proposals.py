@@ -24,7 +24,10 @@ from keras_transformer.training import checkpoints
 from keras_transformer.training.chunked_loss import projection_loss
 from keras_transformer.training.models import digest, load_model
 from keras_transformer.training.run import Run
-from keras_transformer.training.split import load_training_pairs
+from keras_transformer.training.split import (
+    load_training_pairs,
+    without_bpe_dropout,
+)
 from keras_transformer.training.step import with_bias
 
 PAIRS = 30_000  # of a larger corpus, this many random pairs are translated
@@ -93,11 +96,10 @@ def _kept(path, source):
 
 def _own_translations(run, model):
     """Returns training pairs with the model's greedy translations."""
-    # Sources are split into pieces as usual, whatever training sees.
-    recipe = dataclasses.replace(run.recipe, bpe_dropout=0.0)
-    pairs = load_training_pairs(dataclasses.replace(run, recipe=recipe))
-    rows = np.random.default_rng(recipe.seed).permutation(len(pairs))[:PAIRS]
-    pairs = pairs.read(np.sort(rows), epoch=0)
+    pairs = load_training_pairs(without_bpe_dropout(run))
+    random = np.random.default_rng(run.recipe.seed)
+    rows = np.sort(random.permutation(len(pairs))[:PAIRS])
+    pairs = pairs.read(rows, epoch=0)
     print(f"Translating {len(pairs):,} training sentences.")
     translator = Translator(
         model,
@@ -116,7 +118,7 @@ def _own_translations(run, model):
         )
         return tf.RaggedTensor.from_tensor(ids[:, 0], padding=PAD)
 
-    batches = max(1, pairs.target_tokens // _tokens_per_batch(recipe))
+    batches = max(1, pairs.target_tokens // _tokens_per_batch(run.recipe))
     order, sizes = cut_batches(pairs.lengths, min(batches, len(pairs)))
     found = []
     progress = _progress(len(sizes))

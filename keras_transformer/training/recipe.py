@@ -2,7 +2,11 @@
 
 import dataclasses
 
-from keras_transformer.config import option_field
+from keras_transformer.config import (
+    check_at_least,
+    check_field,
+    option_field,
+)
 from keras_transformer.data.settings import CorpusSettings
 from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
 from keras_transformer.processor import DTYPE_POLICIES
@@ -108,20 +112,25 @@ class Recipe(CorpusSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check(
-            "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
+        check_field(
+            self, "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
         )
-        self._check("r_drop", self.r_drop >= 0, "at least 0")
-        self._check("bpe_dropout", 0 <= self.bpe_dropout < 1, "in [0, 1)")
-        self._check(
-            "learning_rate_scale", self.learning_rate_scale > 0, "positive"
+        check_at_least(self, r_drop=0)
+        check_field(self, "bpe_dropout", 0 <= self.bpe_dropout < 1, "in [0, 1)")
+        check_field(
+            self,
+            "learning_rate_scale",
+            self.learning_rate_scale > 0,
+            "positive",
         )
-        self._check(
+        check_field(
+            self,
             "dtype_policy",
             self.dtype_policy in DTYPE_POLICIES,
             f"one of {', '.join(DTYPE_POLICIES)}",
         )
-        self._check(
+        check_field(
+            self,
             "bleu_tokenizer",
             self.bleu_tokenizer in BLEU_TOKENIZERS,
             f"one of {', '.join(BLEU_TOKENIZERS)}",
@@ -132,21 +141,17 @@ class Recipe(CorpusSettings):
                 f"lora_rank={self.lora_rank}, initial_run=None. Name that run "
                 "as `initial_run`, or leave out `lora_rank`."
             )
-        self._check(
-            "lora_rank",
-            self.lora_rank is None or self.lora_rank >= 1,
-            "at least 1",
-        )
         for name in ("global_clipnorm", "patience", "save_every_minutes"):
             value = getattr(self, name)
-            self._check(name, value is None or value > 0, "positive")
-        for name in (
-            "tokens_per_batch",
-            "warmup_steps",
-            "steps",
-            "validate_every",
-            "gradient_accumulation_steps",
-            "keep_checkpoints",
-            "average_checkpoints",
-        ):
-            self._check(name, getattr(self, name) >= 1, "at least 1")
+            check_field(self, name, value is None or value > 0, "positive")
+        check_at_least(
+            self,
+            lora_rank=1,
+            tokens_per_batch=1,
+            warmup_steps=1,
+            steps=1,
+            validate_every=1,
+            gradient_accumulation_steps=1,
+            keep_checkpoints=1,
+            average_checkpoints=1,
+        )

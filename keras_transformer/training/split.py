@@ -91,7 +91,8 @@ def _encode_split(run, pairs, name):
     if not len(encoded):
         raise ValueError(
             f"Split {name!r} has no pair left. Received: "
-            f"{blank} blank, {long} longer than max_length={most}."
+            f"{blank} blank, {long} longer than max_length={most}. Raise "
+            "--max-length, or look at the files of the split."
         )
     return Split(pairs, encoded)
 
@@ -158,6 +159,13 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
         run.recipe.seed,
         run.recipe.max_length,
     )
+
+
+def without_bpe_dropout(run: Run) -> Run:
+    """Returns the run with sentences split into pieces as they are translated,
+    whatever training sees."""
+    recipe = dataclasses.replace(run.recipe, bpe_dropout=0.0)
+    return dataclasses.replace(run, recipe=recipe)
 
 
 def _earlier_digest(pairs):

@@ -40,10 +40,10 @@ def make_training_step(
         r_drop: α of R-Drop, see `projection_loss`. Defaults to 0: one pass.
 
     Returns:
-        A function that takes the next batch, see `data.batches`, and gives
-        sums over all replicas: `loss`, which is what is minimised, R-Drop's
-        part included, and `nll` over real target tokens,
-        `tokens`, and the vector `stop_requests` that each worker passed.
+        A function that takes the next batch, see `data.batches`, and returns
+        sums over all replicas: `loss`, which is minimised and has R-Drop's
+        part; `nll` of the real target tokens; `tokens`, their number; and
+        `stop_requests`, the vectors that the workers passed.
     """
 
     def update(batch, stop_requests):
@@ -79,19 +79,19 @@ def make_evaluation_step(
     return step
 
 
-def make_count(
+def make_sum_over_replicas(
     strategy: tf.distribute.Strategy,
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the function `count(x)`: the sum of a vector over replicas."""
+    """Returns a function that sums a vector over all replicas."""
 
     # One signature, one trace.
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.float64)], autograph=False
     )
-    def count(x):
+    def sum_over_replicas(x):
         return _summed({"x": strategy.run(tf.identity, (x,))}, strategy)["x"]
 
-    return count
+    return sum_over_replicas
 
 
 def _summed(sums, strategy):

@@ -86,9 +86,9 @@ def train(
             if is_first:
                 policy = model.dtype_policy.name
                 record_start(run, policy, sharding.devices, steps)
-            progress = resume(run, model, steps, is_first)
+            start = resume(run, model, steps, is_first)
         loop = Loop(model, recipe, strategy)
-        if reason := _nothing_to_do(progress, recipe, steps):
+        if reason := _nothing_to_do(start, recipe, steps):
             print(f"Nothing to do: {reason}.")
         else:
             # Batches
@@ -97,21 +97,21 @@ def train(
                 recipe.tokens_per_batch,
                 recipe.seed,
                 sharding,
-                first_batch=progress.step,
+                first_batch=start.step,
             )
             validation_batches = evaluation_batches(
                 validation.encoded, recipe.tokens_per_batch, sharding
             )
 
             # Steps, with checkpoints
-            _announce(model, len(pairs), sharding.devices, progress, steps)
+            _announce(model, len(pairs), sharding.devices, start, steps)
             own = training_callbacks(
-                run, model, validation.pairs, progress, loop, is_first
+                run, model, validation.pairs, start, loop, is_first
             )
             watchers = _callback_list(
                 [*own, *callbacks], model, recipe, steps, verbose, is_first
             )
-            loop.fit(batches, validation_batches, progress, steps, watchers)
+            loop.fit(batches, validation_batches, start, steps, watchers)
 
         # Chosen weights
         if is_first:
@@ -135,14 +135,14 @@ def _locked(run, is_first):
     return contextlib.nullcontext()
 
 
-def _nothing_to_do(progress, recipe, steps):
+def _nothing_to_do(start, recipe, steps):
     """Returns why there is no step or validation left, or `None`."""
-    if progress.unvalidated_logs is not None:
+    if start.unvalidated_logs is not None:
         return None
-    waited = progress.best.waited
+    waited = start.best.waited
     if recipe.patience and waited >= recipe.patience:
         return f"no better BLEU in {waited} validations"
-    if progress.step >= steps:
+    if start.step >= steps:
         return f"the run has its {steps:,} steps"
     return None
 
@@ -156,10 +156,10 @@ def _finish(run):
     return model
 
 
-def _announce(model, pairs, devices, progress, steps):
-    done = progress.step
+def _announce(model, pairs, devices, start, steps):
+    done = start.step
     first = ""
-    if progress.unvalidated_logs is not None:
+    if start.unvalidated_logs is not None:
         first = f" First, step {done:,} is validated."
     print(
         f"Training {_parameters(model)} parameters in "
@@ -191,7 +191,7 @@ def _callback_list(callbacks, model, recipe, steps, verbose, is_first):
 
 
 def evaluate(run: Run, model: Transformer, split: str) -> dict:
-    """Scores what `train` returned on a split by the paper's search, and stores
+    """Scores what `train` returned on a split by the run's search, and stores
     the result in the run's folder.
 
     Example:

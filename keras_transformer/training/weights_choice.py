@@ -13,9 +13,11 @@ from keras_transformer.training.split import load_split
 
 
 def choose_weights(run: Run, last: int | None = None) -> Transformer:
-    """Writes the run's `weights.npz`: of the newest checkpoint, the best one
-    and the average of the last ones, those weights that translate the
-    validation split best by the paper's search.
+    """Writes `weights.npz`: the weights that translate the validation split
+    best, by the run's search.
+
+    Candidates are the newest checkpoint, the best one, and the average of the
+    last ones.
 
     Example:
 
