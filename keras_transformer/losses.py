@@ -3,6 +3,7 @@
 Shapes: B batch, T target length, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -88,8 +89,9 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         y_pred: KerasTensor,
         sample_weight: KerasTensor | None = None,
     ) -> KerasTensor:
-        weights = token_weights(y_true, self.pad_id, sample_weight)
-        return super().__call__(y_true, y_pred, weights)
+        labels = labels_of(y_true, y_pred)
+        weights = token_weights(labels, self.pad_id, sample_weight)
+        return super().__call__(labels, y_pred, weights)
 
     def call(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
         labels = legal_labels(y_true, self.pad_id)
@@ -101,6 +103,30 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
             "label_smoothing": self.label_smoothing,
             "pad_id": self.pad_id,
         }
+
+
+def labels_of(y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
+    """Returns labels with one axis less than the logits: `(B, T, 1)` becomes
+    `(B, T)`, as in Keras' losses.
+
+    Raises:
+        ValueError: if they have another number of axes.
+    """
+    return with_axes(y_true, len(y_pred.shape) - 1, "y_true")
+
+
+def with_axes(x: KerasTensor, axes: int, name: str) -> KerasTensor:
+    """Returns a tensor of as many axes, without a last axis of size 1."""
+    x = ops.convert_to_tensor(x)
+    if len(x.shape) == axes + 1 and x.shape[-1] in (1, None):
+        x = ops.squeeze(x, axis=-1)
+    if len(x.shape) != axes:
+        raise ValueError(
+            f"`{name}` must have {axes} axes, one less than the logits. "
+            f"Received: {name}.shape={tuple(x.shape)}. Pass ids, or weights of "
+            "ids, without an axis of classes."
+        )
+    return x
 
 
 def token_weights(
@@ -120,7 +146,27 @@ def token_weights(
     weights = ops.cast(sample_weight, real.dtype)
     while 0 < len(weights.shape) < len(real.shape):
         weights = weights[..., None]
+    if len(weights.shape):
+        weights = with_axes(weights, len(real.shape), "sample_weight")
     return real * weights
+
+
+class MaskedSum(keras.losses.Loss):
+    """Sums a quantity over all tokens but those that the mask of the
+    predictions hides, as Keras' losses do.
+
+    Args:
+        quantity: function of labels and logits that returns it, `(B, T)`.
+    """
+
+    def __init__(
+        self, quantity: Callable[[KerasTensor, KerasTensor], KerasTensor]
+    ):
+        super().__init__("masked_sum", reduction="sum", dtype="float32")
+        self.quantity = quantity
+
+    def call(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
+        return self.quantity(y_true, y_pred)
 
 
 def legal_labels(labels: KerasTensor, pad_id: int) -> KerasTensor:
@@ -158,12 +204,19 @@ class TokenMetric(keras.metrics.Metric):
         y_pred: KerasTensor,
         sample_weight: KerasTensor | None = None,
     ) -> None:
-        weights = token_weights(y_true, self.pad_id, sample_weight)
-        values = ops.cast(self.values(y_true, y_pred), "float32")
-        # The values at padding may be anything, even NaN.
-        values = ops.where(weights > 0, values, 0.0)
-        self.total.assign_add(ops.sum(weights * values))
-        self.tokens.assign_add(ops.sum(weights))
+        labels = labels_of(y_true, y_pred)
+        weights = token_weights(labels, self.pad_id, sample_weight)
+
+        def values(labels, logits):
+            values = ops.cast(self.values(labels, logits), "float32")
+            # The values at padding may be anything, even NaN.
+            return ops.where(ops.equal(labels, self.pad_id), 0.0, values)
+
+        def ones(labels, logits):
+            return ops.ones_like(weights)
+
+        self.total.assign_add(MaskedSum(values)(labels, y_pred, weights))
+        self.tokens.assign_add(MaskedSum(ones)(labels, y_pred, weights))
 
     def result(self) -> KerasTensor:
         return ops.divide_no_nan(self.total, self.tokens)

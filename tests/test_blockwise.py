@@ -1,5 +1,7 @@
 """Compares blockwise parallel decoding with greedy search by one model."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from keras_transformer.training import proposals
 from keras_transformer.training.models import digest, load_model
 from keras_transformer.training.proposals import learn_proposals
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.training.run import open_run
 
 LIMITS = [17, 11]
 
@@ -140,7 +143,8 @@ def test_proposals_learn_what_follows(monkeypatch, norm_first):
     assert np.mean(is_right) > 0.95
 
 
-def test_proposals_are_learned_once(run, monkeypatch, capsys):
+def test_proposals_are_learned_once(run, tmp_path, monkeypatch, capsys):
+    run = open_run(shutil.copytree(run.folder, tmp_path / "run"))
     monkeypatch.setattr(proposals, "PAIRS", 97)
     first = learn_proposals(run, 4, steps=2)
     assert "Learning proposals" in capsys.readouterr().out

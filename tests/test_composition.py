@@ -101,6 +101,7 @@ def test_compute_output_spec_matches_every_output(policy):
             assert len(a.shape) == len(f.shape)
             for one, other in zip(a.shape, f.shape, strict=True):
                 assert one in (None, other), (layer.name, options.keys())
+        assert keras.tree.flatten(specified)[0].shape[-1] == D
 
 
 MASK = np.array([[True, True, False], [True, False, False]])

@@ -107,6 +107,7 @@ def test_an_int8_export_is_small_and_scores_alike(folders, signatures):
 def test_exports_side_by_side_do_not_share_matrices(signatures, translators):
     """Neither loaded ones nor those of the process that exported."""
     tf.random.set_seed(3)
+    signatures = list(signatures)
     found = [scores(each) for each in signatures]
     assert np.abs(found[0] - found[1]).min() > 0.01
     np.testing.assert_array_equal(found[0], found[3])

@@ -237,3 +237,36 @@ def test_errors_name_what_was_received():
         EncoderLayer(14, 2, 5)(random(2, 3, 4))
     with pytest.raises(ValueError, match="d_ff=0"):
         FeedForward(3, 0)
+
+
+@pytest.mark.parametrize("layer_class", [EncoderLayer, DecoderLayer])
+def test_dropout_leaves_the_residual_connections(layer_class):
+    """Section 5.4: "dropout to the output of each sub-layer, before it is
+    added to the sub-layer input"."""
+    layer = layer_class(D, H, F, 0.5, norm_first=True)
+    inputs = (random(B, T, D), random(B, S, D))
+    inputs = inputs[: 1 + (layer_class is DecoderLayer)]
+    layer(*inputs)
+    for sub in layer._flatten_layers():
+        if sub.name in ("output", "outer"):  # the last of each sub-layer
+            sub.set_weights([0 * weight for weight in sub.get_weights()])
+    np.testing.assert_array_equal(layer(*inputs, training=True), inputs[0])
+
+
+def test_mask_is_another_name_of_x_mask():
+    layer = DecoderLayer(D, H, F)
+    memory = random(B, S, D)
+    embedding = keras.layers.Embedding(7, D, mask_zero=True)
+    x = embedding(np.array([[0, 3, 5], [4, 0, 0]]))  # has an implicit mask
+    mask = np.array([[1, 1, 0], [1, 1, 1]], bool)
+    np.testing.assert_array_equal(
+        layer(x, memory, mask=mask), layer(x, memory, x_mask=mask)
+    )
+
+
+def test_memory_that_is_projected_first_names_no_weight_otherwise():
+    layer, other = DecoderLayer(D, H, F), DecoderLayer(D, H, F)
+    layer.project_memory(random(B, S, D + 3))
+    other(random(B, T, D), random(B, S, D + 3))
+    names = [weight.path.partition("/")[2] for weight in layer.weights]
+    assert names == [weight.path.partition("/")[2] for weight in other.weights]

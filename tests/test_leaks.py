@@ -19,37 +19,37 @@ D, LAYERS = 14, 3
 def encoder(implicit):
     layers = [EncoderLayer(D, 2, 17, 0.3, 0.2, 0.1) for _ in range(LAYERS)]
 
-    def run(x):
+    def run(x, training):
         for layer in layers:
-            x = (
-                layer(x)
-                if implicit
-                else layer(x, mask=tf.constant(SOURCE != 0))
-            )
+            mask = {} if implicit else {"mask": tf.constant(SOURCE != 0)}
+            x = layer(x, training=training, **mask)
             yield x
 
     return run, SOURCE
 
 
 def causal_encoder(implicit):
-    layers = [EncoderLayer(D, 2, 17) for _ in range(LAYERS)]
+    layers = [EncoderLayer(D, 2, 17, 0.3, 0.2, 0.1) for _ in range(LAYERS)]
 
-    def run(x):
+    def run(x, training):
         for layer in layers:
             mask = {} if implicit else {"mask": tf.constant(SOURCE != 0)}
-            x = layer(x, use_causal_mask=True, **mask)
+            x = layer(x, use_causal_mask=True, training=training, **mask)
             yield x
 
     return run, SOURCE
 
 
 def encoder_with_window(implicit):
-    layers = [EncoderLayer(D, 2, 17, attention_window=2) for _ in range(LAYERS)]
+    layers = [
+        EncoderLayer(D, 2, 17, 0.3, 0.2, 0.1, attention_window=2)
+        for _ in range(LAYERS)
+    ]
 
-    def run(x):
+    def run(x, training):
         for layer in layers:
             mask = {} if implicit else {"mask": tf.constant(SOURCE != 0)}
-            x = layer(x, **mask)
+            x = layer(x, training=training, **mask)
             yield x
 
     return run, SOURCE
@@ -57,13 +57,18 @@ def encoder_with_window(implicit):
 
 def encoder_with_attention_mask(implicit):
     """An explicit `attention_mask` does not replace the implicit mask."""
-    layers = [EncoderLayer(D, 2, 17) for _ in range(LAYERS)]
+    layers = [EncoderLayer(D, 2, 17, 0.3, 0.2, 0.1) for _ in range(LAYERS)]
     near = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
 
-    def run(x):
+    def run(x, training):
         for layer in layers:
             mask = {} if implicit else {"mask": tf.constant(SOURCE != 0)}
-            x = layer(x, attention_mask=tf.constant(near[None]), **mask)
+            x = layer(
+                x,
+                attention_mask=tf.constant(near[None]),
+                training=training,
+                **mask,
+            )
             yield x
 
     return run, SOURCE
@@ -71,50 +76,48 @@ def encoder_with_attention_mask(implicit):
 
 def memory_of_decoder(implicit):
     """The decoder's output must not see the padding of the memory."""
-    layers = [DecoderLayer(D, 2, 17) for _ in range(LAYERS)]
+    layers = [DecoderLayer(D, 2, 17, 0.3, 0.2, 0.1) for _ in range(LAYERS)]
     embedding = PositionalEmbedding(7, D)
 
-    def run(memory):
+    def run(memory, training):
         x = embedding(TARGET)
         for layer in layers:
-            if implicit:
-                x = layer(x, memory)
-            else:
-                x = layer(
-                    x,
-                    memory,
-                    x_mask=tf.constant(TARGET != 0),
-                    memory_mask=tf.constant(SOURCE != 0),
-                )
+            masks = {
+                "x_mask": tf.constant(TARGET != 0),
+                "memory_mask": tf.constant(SOURCE != 0),
+            }
+            masks = {} if implicit else masks
+            x = layer(x, memory, training=training, **masks)
             yield x
 
     return run, TARGET
 
 
 def target_of_decoder(implicit):
-    layers = [DecoderLayer(D, 2, 17) for _ in range(LAYERS)]
+    layers = [DecoderLayer(D, 2, 17, 0.3, 0.2, 0.1) for _ in range(LAYERS)]
     memory = PositionalEmbedding(7, D)(SOURCE)
 
-    def run(x):
+    def run(x, training):
         for layer in layers:
             masks = {
                 "x_mask": tf.constant(TARGET != 0),
                 "memory_mask": tf.constant(SOURCE != 0),
             }
-            x = layer(x, memory, **({} if implicit else masks))
+            masks = {} if implicit else masks
+            x = layer(x, memory, training=training, **masks)
             yield x
 
     return run, TARGET
 
 
 def attention(implicit):
-    layers = [MultiHeadAttention(2, 7) for _ in range(LAYERS)]
+    layers = [MultiHeadAttention(2, 7, dropout=0.2) for _ in range(LAYERS)]
 
-    def run(x):
+    def run(x, training):
         memory = x
         for layer in layers:
             mask = {} if implicit else {"value_mask": tf.constant(SOURCE != 0)}
-            x = layer(x, memory, **mask)
+            x = layer(x, memory, training=training, **mask)
             yield x
 
     return run, SOURCE
@@ -147,7 +150,7 @@ def test_gradient_at_padding_is_exactly_zero(stack, ids, implicit, training):
         real = tf.constant((output_ids != 0)[..., None], tf.float32)
         sums = [
             tf.reduce_sum(real * tf.sin(y) * np.arange(1.0, D + 1))
-            for y in run(x)
+            for y in run(x, training)
         ]
     assert len(sums) == LAYERS
     for total in sums:

@@ -108,6 +108,70 @@ def test_sequences_have_sample_weights(shape, length):
     )
 
 
+def test_a_last_axis_of_one_is_dropped_as_in_keras():
+    """Labels `(B, 1)` of classes, and weights with an axis more."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=(5, V)).astype("float32")
+    labels = np.array([[3], [1], [6], [2], [4]])
+    weights = np.array([[0.0], [1.0], [2.0], [0.5], [0.0]])
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    entropy = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+    for metric, theirs in (
+        (TokenAccuracy(pad_id=-1), accuracy),
+        (TokenLoss(pad_id=-1), entropy),
+    ):
+        for shape in ((5, 1), (5,)):
+            metric.reset_state()
+            theirs.reset_state()
+            metric.update_state(labels.reshape(shape), logits, weights)
+            theirs.update_state(labels, logits, weights[:, 0])
+            expected = float(theirs.result())
+            assert float(metric.result()) == pytest.approx(expected, abs=1e-6)
+    loss = LabelSmoothedCrossEntropy(0.1)
+    assert float(loss(labels, logits, weights)) == float(
+        loss(labels[:, 0], logits, weights[:, 0])
+    )
+    tokens, logits = some_batch()
+    assert float(loss(tokens[..., None], logits)) == float(loss(tokens, logits))
+
+
+@pytest.mark.parametrize("thing", [LabelSmoothedCrossEntropy(), TokenLoss()])
+@pytest.mark.parametrize(
+    ("labels", "weights", "name"),
+    [
+        ((3, 5, V), None, "y_true"),
+        ((3,), None, "y_true"),
+        ((3, 5), (3, 5, 2), "sample_weight"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(thing, labels, weights, name):
+    update = getattr(thing, "update_state", thing)
+    weights = None if weights is None else np.ones(weights)
+    with pytest.raises(ValueError, match=f"`{name}` must have 2 axes"):
+        update(np.ones(labels, "int32"), np.ones((3, 5, V), "float32"), weights)
+
+
+def test_loss_and_metrics_leave_out_what_the_mask_hides():
+    """Where 0 is a class, padding is known by the implicit mask alone."""
+    ids = np.array([[5, 3, 2, 0, 0], [4, 6, 0, 0, 0]])
+    labels = np.array([[0, 2, 1, 0, 0], [1, 0, 0, 0, 0]])
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(7, 4, mask_zero=True)(tokens)
+    model = keras.Model(tokens, keras.layers.Dense(3)(x))
+    metrics = [TokenLoss(pad_id=-1), TokenAccuracy("share", pad_id=-1)]
+    model.compile(
+        "sgd", LabelSmoothedCrossEntropy(0.0, pad_id=-1), metrics=metrics
+    )
+    found = model.evaluate(ids, labels, verbose=0, return_dict=True)
+    logits = np.asarray(model(ids))
+    real = ids != 0
+    right = (logits.argmax(-1) == labels)[real].mean()
+    nll = np.asarray(smoothed_cross_entropy(labels, logits))[real].mean()
+    assert found["nll"] == pytest.approx(nll, rel=1e-5)
+    assert found["loss"] == pytest.approx(nll, rel=1e-5)
+    assert found["share"] == pytest.approx(right, rel=1e-5)
+
+
 def test_metrics_do_not_depend_on_the_batch_size():
     labels, logits = some_batch()
     for metric in (TokenLoss(), TokenAccuracy(), Perplexity()):

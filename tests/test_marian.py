@@ -433,12 +433,14 @@ def test_untied_and_separate_tables_are_found(folder, tmp_path):
     size = len(shared) + 1  # the start token has a row of its own
     assert run.config.source_vocab_size == run.config.vocab_size == size
     assert not run.config.tie_projection
-    found = load_model(run).get_weights()
-    assert any(
-        np.array_equal(x[4:], weights["lm_head.weight"][2:-1])
-        for x in found
-        if x.shape == (size, shared.shape[1])
-    )
+    model = load_model(run)
+    for found, name in (
+        (model.source_embedding.embeddings, "model.encoder.embed_tokens"),
+        (model.target_embedding.embeddings, "model.decoder.embed_tokens"),
+        (model.target_embedding.projection, "lm_head"),
+    ):
+        expected = weights[f"{name}.weight"][2:-1]
+        np.testing.assert_array_equal(np.asarray(found)[4:], expected)
 
 
 def test_a_start_token_that_is_also_text_keeps_its_id(folder, tmp_path):

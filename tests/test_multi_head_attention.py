@@ -278,3 +278,16 @@ def test_errors_name_what_was_received():
         MultiHeadAttention(0, 3)
     with pytest.raises(ValueError, match=r"query.shape=\(2, 3\)"):
         MultiHeadAttention(2, 3)(random(2, 3), random(2, 3))
+
+
+def test_an_index_needs_a_cache():
+    layer, x = MultiHeadAttention(2, 4), random(2, 3, 5)
+    with pytest.raises(ValueError, match=r"cache=None, cache_index=0"):
+        layer(x, x, cache_index=0)
+
+
+def test_output_shapes_are_computed_by_the_names_of_keras():
+    for kind in (MultiHeadAttention, keras.layers.MultiHeadAttention):
+        layer = kind(2, 4, output_shape=11)
+        shapes = {"query_shape": (2, 3, 7), "value_shape": (2, 5, 13)}
+        assert layer.compute_output_shape(**shapes) == (2, 3, 11)

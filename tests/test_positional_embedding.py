@@ -172,3 +172,15 @@ def test_inputs_of_another_rank_are_refused():
 def test_errors_name_what_was_received(arguments, message):
     with pytest.raises(ValueError, match=message):
         PositionalEmbedding(**arguments)
+
+
+def test_embeddings_and_positions_are_dropped_together():
+    """Section 5.4: "dropout to the sums of the embeddings and the positional
+    encodings"."""
+    layer = PositionalEmbedding(7, 14, dropout_rate=0.5, seed=1)
+    ids = np.array([[5, 3, 1], [4, 2, 6]])
+    expected = np.asarray(layer(ids))
+    found = np.asarray(layer(ids, training=True))
+    kept = found != 0
+    assert 10 < kept.sum() < 74  # of 84
+    np.testing.assert_allclose(found[kept], 2 * expected[kept], rtol=1e-5)

@@ -280,7 +280,7 @@ def test_a_broken_validation_split_is_found_first(
 
 
 def test_a_sample_of_the_text_teaches_the_vocabulary(corpus, tmp_path):
-    """The sample depends on the seed, and not on the size of the blocks."""
+    """The seed decides which pairs are in the sample."""
     settings = dataclasses.replace(
         SETTINGS, vocabulary_pairs=199, vocab_size=350
     )

@@ -125,6 +125,28 @@ def test_a_run_that_was_given_more_steps_keeps_them(run, tmp_path, capsys):
     assert steps_to_train(run) == 11
 
 
+@pytest.mark.usefixtures("unscored")  # no BLEU is better than the first
+def test_patience_ends_a_run(recipe, tmp_path, capsys):
+    patient = dataclasses.replace(
+        recipe, validate_every=2, patience=2, steps=20
+    )
+    run = start_run(tmp_path / "run", "tiny", patient, **SMALL)
+    train(run, verbose=0)
+    assert "of step 2 for 2 validations: done." in capsys.readouterr().out
+    assert max(dict(checkpoints.steps(run.checkpoints))) == 6
+    train(open_run(run.folder), verbose=0)
+    assert "no better BLEU in 2 validations" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("unscored")
+def test_checkpoints_of_another_run_are_refused(run, recipe, tmp_path):
+    others = dataclasses.replace(recipe, seed=2)
+    other = start_run(tmp_path / "run", "tiny", others, **SMALL)
+    shutil.copytree(run.checkpoints, other.checkpoints)
+    with pytest.raises(ValueError, match="belong to another run"):
+        train(other, 12, verbose=0)
+
+
 @pytest.mark.usefixtures("unscored")
 def test_checkpoints_between_validations_do_not_change_a_run(
     run, recipe, tmp_path

@@ -20,7 +20,9 @@ def public_functions(body):
     for node in body:
         if isinstance(node, ast.ClassDef) and is_public(node.name):
             yield from public_functions(node.body)
-        elif isinstance(node, ast.FunctionDef) and is_public(node.name):
+        elif isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef
+        ) and is_public(node.name):
             yield node
         elif isinstance(node, ast.If | ast.Try):
             yield from public_functions(node.body)

@@ -95,6 +95,8 @@ class DecoderLayer(ResidualLayer):
 
     def project_memory(self, memory: KerasTensor) -> Cache:
         """Returns the memory's keys and values, which all steps share."""
+        if not self.built:
+            self.build((None, None, self.d_model), memory.shape)
         return self.cross_attention.project(memory)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
@@ -136,13 +138,14 @@ class DecoderLayer(ResidualLayer):
         attention_mask: KerasTensor | None = None,
     ) -> Output:
         _check_memory(memory, memory_cache)
-        x_mask = mask if x_mask is None else x_mask
+        x_mask = x_mask if mask is None else mask
         check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
 
         def attend_to_itself(h):
             return self.self_attention(
                 h,
                 h,
+                query_mask=x_mask,  # instead of the implicit mask of h
                 value_mask=x_mask,
                 attention_mask=attention_mask,
                 use_causal_mask=True,

@@ -131,6 +131,7 @@ class EncoderLayer(ResidualLayer):
             return self.self_attention(
                 h,
                 h,
+                query_mask=mask,  # instead of the implicit mask of h
                 value_mask=mask,
                 attention_mask=attention_mask,
                 use_causal_mask=use_causal_mask,

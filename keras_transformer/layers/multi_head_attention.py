@@ -3,6 +3,7 @@
 Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
 """
 
+import functools
 from typing import Any
 
 import keras
@@ -245,8 +246,8 @@ class MultiHeadAttention(keras.layers.Layer):
         length: int,
         attention_window: int | None = None,
     ) -> Cache:
-        """Returns a cache of zeros for `length` positions; with a window, for
-        the last r / 2 + 1 of them at most."""
+        """Returns zeros for `length` positions; with a window, for the last
+        r / 2 + 1 of them at most."""
         places = cache_length(length, attention_window)
 
         def zeros(width):
@@ -300,10 +301,7 @@ class MultiHeadAttention(keras.layers.Layer):
                     cache, heads, cache_index, attention_window
                 )
         queries = self._split_heads(queries, self.key_dim)
-
-        def dropout(weights):
-            return self.weight_dropout(weights, training=True)
-
+        dropout = functools.partial(self.weight_dropout, training=True)
         options: dict[str, Any] = {
             "padding": masks_of_pairs(query_mask, value_mask, key_mask),
             "attention_mask": attention_mask,
@@ -329,7 +327,9 @@ class MultiHeadAttention(keras.layers.Layer):
             returned.append(new_cache)
         return tuple(returned) if len(returned) > 1 else returned[0]
 
-    def compute_output_shape(self, query_shape: Shape, *_: Shape) -> Shape:
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape = (), key_shape: Shape = ()
+    ) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:

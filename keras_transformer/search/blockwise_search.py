@@ -10,6 +10,7 @@ from keras import KerasTensor, ops
 
 from keras_transformer.config import END, PAD, START
 from keras_transformer.search.batched_take import batched_take
+from keras_transformer.search.constraints import longest_limit
 from keras_transformer.search.next_token import most_probable
 from keras_transformer.search.sampling import Cache
 
@@ -87,8 +88,8 @@ def blockwise_search(
         raise ValueError(
             f"A block has at least one token. Received: block_size={block_size}"
         )
+    longest = longest_limit(limits)
     limits = ops.cast(limits, "int32")
-    longest = ops.max(limits, initial=1)
     batch = ops.shape(limits)[0]
     offsets = ops.arange(block_size, dtype="int32")
     block_end = ops.ones((batch, 1), "bool")

@@ -4,8 +4,21 @@ Shapes: B batch, P length of the prefixes.
 """
 
 import copy
+from collections.abc import Sequence
 
+import numpy as np
 from keras import KerasTensor, ops
+
+
+def longest_limit(limits: Sequence[int] | KerasTensor) -> int | KerasTensor:
+    """Returns the largest limit, at least 1.
+
+    It is a number if the limits are a list or a NumPy array. `jax.jit` needs
+    that, since the sequences are as long.
+    """
+    if isinstance(limits, list | tuple | np.ndarray):
+        return int(np.max(limits, initial=1))
+    return ops.max(ops.cast(limits, "int32"), initial=1)
 
 
 class Constraints:
@@ -23,7 +36,7 @@ class Constraints:
 
     def __init__(
         self,
-        limits: KerasTensor,
+        limits: Sequence[int] | KerasTensor,
         minima: KerasTensor | None,
         prefix: KerasTensor | None,
         end_id: int,
@@ -32,7 +45,7 @@ class Constraints:
         self.minima = None if minima is None else ops.cast(minima, "int32")
         self.prefix = None
         self.end_id = end_id
-        self.longest = ops.max(self.limits, initial=1)
+        self.longest = longest_limit(limits)
         if prefix is not None:
             # One more free column, so that the prefix is never empty.
             self.prefix = ops.pad(

@@ -77,7 +77,9 @@ class LocalEngine:
         threads = threads or os.cpu_count() or 1
         return cls(path, threads, await ModelProcess.start(path, threads))
 
-    async def compute(self, signature_name, inputs):
+    async def compute(
+        self, signature_name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         async with self._restarting:
             if self._process.ended.is_set():
                 await self._restart()

@@ -4,17 +4,20 @@ import contextlib
 import hmac
 import math
 import time
+from collections.abc import Callable
 
 import grpc
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import (
+    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
+    regression_pb2,
 )
 
 from keras_transformer.serve.errors import ServingError, too_large
@@ -31,6 +34,8 @@ from keras_transformer.serve.signatures import (
     find_signature,
 )
 
+Context = grpc.aio.ServicerContext
+
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     """Answers requests about the signatures of models."""
@@ -39,7 +44,9 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         self._models = models
         self._settings = settings
 
-    async def Predict(self, request, context):  # noqa: N802, the service's name
+    async def Predict(  # noqa: N802
+        self, request: predict_pb2.PredictRequest, context: Context
+    ) -> predict_pb2.PredictResponse:
         async with _answering_errors(context):
             served = self._models.find(*_wanted(request.model_spec))
             name = request.model_spec.signature_name or DEFAULT
@@ -61,10 +68,16 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                 response.outputs[key].CopyFrom(tensor_proto(outputs[key]))
             return response
 
-    async def Classify(self, request, context):  # noqa: N802
+    async def Classify(  # noqa: N802
+        self,
+        request: classification_pb2.ClassificationRequest,
+        context: Context,
+    ):
         await self._refuse("classify", request, context)
 
-    async def Regress(self, request, context):  # noqa: N802
+    async def Regress(  # noqa: N802
+        self, request: regression_pb2.RegressionRequest, context: Context
+    ):
         await self._refuse("regress", request, context)
 
     async def _refuse(self, method, request, context):
@@ -73,7 +86,11 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             served = self._models.find(*_wanted(spec))
             raise refuse(method, spec.signature_name, served.signatures)
 
-    async def GetModelMetadata(self, request, context):  # noqa: N802
+    async def GetModelMetadata(  # noqa: N802
+        self,
+        request: get_model_metadata_pb2.GetModelMetadataRequest,
+        context: Context,
+    ) -> get_model_metadata_pb2.GetModelMetadataResponse:
         async with _answering_errors(context):
             if not request.metadata_field:
                 raise ServingError(
@@ -103,7 +120,11 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
     def __init__(self, models: Models):
         self._models = models
 
-    async def GetModelStatus(self, request, context):  # noqa: N802
+    async def GetModelStatus(  # noqa: N802
+        self,
+        request: get_model_status_pb2.GetModelStatusRequest,
+        context: Context,
+    ) -> get_model_status_pb2.GetModelStatusResponse:
         async with _answering_errors(context):
             response = get_model_status_pb2.GetModelStatusResponse()
             for status in self._models.statuses(*_wanted(request.model_spec)):
@@ -125,7 +146,9 @@ class Watcher(grpc.aio.ServerInterceptor):
         self._metrics = metrics
         self._token = token
 
-    async def intercept_service(self, continuation, details):
+    async def intercept_service(
+        self, continuation: Callable, details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
         handler = await continuation(details)
         if handler is None or handler.unary_unary is None:
             return handler

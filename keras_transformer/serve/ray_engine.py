@@ -128,7 +128,9 @@ class RayEngine:
         # their number as a reason to add replicas.
         return cls(name, handle, threads * settings.most_replicas)
 
-    async def compute(self, signature_name, inputs):
+    async def compute(
+        self, signature_name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         try:
             kind, value = await self._handle.compute.remote(
                 signature_name, inputs
