@@ -407,6 +407,25 @@ def test_what_decoder_yml_leaves_out_is_marians_default(original, tmp_path):
     assert (search.beam_size, search.alpha) == (12, 0)
 
 
+def test_a_sentencepiece_model_is_no_vocabulary(original, tmp_path):
+    path = tmp_path / "vocab.spm"
+    shutil.copyfile(original / "source.spm", path)
+    with pytest.raises(ValueError, match="cannot be read as a vocabulary"):
+        marian_npz._pieces(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "languages"),
+    [
+        ("opus-en-de", ("en", "de")),
+        ("deu-ZLE", ("deu", "ZLE")),
+        ("opus-2020-02-26", ("source", "target")),
+    ],
+)
+def test_languages_are_those_of_a_name(tmp_path, name, languages):
+    assert marian_npz._languages(tmp_path / name) == languages
+
+
 def test_pieces_of_a_vocabulary_are_read_as_marian_writes_them(tmp_path):
     path = tmp_path / "vocab.yml"
     path.write_text(
@@ -478,9 +497,10 @@ def test_two_vocabularies_may_have_one_table_in_another_order(folder, tmp_path):
 # === Export to the same format ===
 
 
+@pytest.mark.parametrize("tie_projection", [True, False])
 @pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal_halves"])
 def test_an_exported_run_is_imported_with_the_same_logits(
-    recipe, tmp_path, positions
+    recipe, tmp_path, positions, tie_projection
 ):
     shape = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
     run = start_run(
@@ -489,6 +509,7 @@ def test_an_exported_run_is_imported_with_the_same_logits(
         recipe,
         **shape,
         positions=positions,
+        tie_projection=tie_projection,
         num_decoder_layers=2,
         layer_norm_epsilon=1e-5,
     )
@@ -500,6 +521,13 @@ def test_an_exported_run_is_imported_with_the_same_logits(
     path = marian_export.export(run, tmp_path / "marian")
     again = import_marian(path, tmp_path / "again")
     assert again.source_tokenizer.vocab_size == 400
+    assert again.config.shared_vocabulary
+    assert again.config.tie_projection == tie_projection
+    # Without tied embeddings, transformers does not read the shared table.
+    names = load_file(path / "model.safetensors").keys()
+    for side in ("encoder", "decoder"):
+        name = f"model.{side}.embed_tokens.weight"
+        assert (name in names) == (not tie_projection)
     ids = rng.integers(4, 400, (3, 7))
     inputs = {"source": ids, "target": np.pad(ids[:, :4], ((0, 0), (1, 0)))}
     inputs["target"][:, 0] = 2
@@ -515,6 +543,24 @@ def test_an_exported_run_is_imported_with_the_same_logits(
         again.source_tokenizer.encode(text).to_tensor(),
         run.source_tokenizer.encode(text).to_tensor(),
     )
+
+
+def test_an_export_has_room_for_the_longest_sources(recipe, tmp_path):
+    long = dataclasses.replace(recipe, max_length=1100)
+    shape = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 31}
+    run = start_run(tmp_path / "run", "tiny", long, **shape)
+    checkpoints.save(run.checkpoints, Transformer(run.config), step=1)
+    again = import_marian(
+        marian_export.export(run, tmp_path / "marian"), tmp_path / "again"
+    )
+    assert run.search.max_source_length == 1100
+    assert again.search.max_source_length == 1100
+    assert again.search.max_length == 1151  # 50 more than the source with end
+    engine = ctranslate2.Translator(
+        str(ctranslate2_export.export(run, tmp_path / "engine"))
+    )
+    source = [run.source_tokenizer.pieces([7]) * 1100]
+    engine.translate_batch(source, max_input_length=0, max_decoding_length=3)
 
 
 @pytest.mark.parametrize(
@@ -658,7 +704,16 @@ BAD = {
         lambda f: change_json(f / "config.json", model_type="t5"),
         "model_type='t5'",
     ),
-    "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
+    "no config": (
+        lambda f: (f / "config.json").unlink(),
+        "neither config.json.* nor decoder.yml",
+    ),
+    "length penalty": (
+        lambda f: change_json(
+            f / "generation_config.json", length_penalty=-0.5
+        ),
+        "length_penalty=-0.5",
+    ),
     "no ids": (
         lambda f: change_json(f / "vocab.json", another="x"),
         "number its pieces from 0",
@@ -753,6 +808,21 @@ def test_null_is_the_default_of_a_setting(folder, tmp_path):
     search = import_marian(folder, tmp_path / "run").search
     assert (search.beam_size, search.max_length, search.alpha) == (1, 511, 1)
     assert search.early_stopping == "heuristic"
+
+
+def test_the_search_is_that_of_generation_config_alone(folder, tmp_path):
+    """As in transformers, which does not look into config.json then."""
+    change_json(folder / "config.json", num_beams=6, length_penalty=0.5)
+    path = folder / "generation_config.json"
+    kept = json.loads(path.read_text())
+    for name in ("num_beams", "length_penalty"):
+        kept.pop(name, None)
+    path.write_text(json.dumps(kept))
+    search = import_marian(folder, tmp_path / "run").search
+    assert (search.beam_size, search.alpha) == (1, 1)
+    path.unlink()
+    search = import_marian(folder, tmp_path / "other").search
+    assert (search.beam_size, search.alpha) == (6, 0.5)
 
 
 def test_a_large_beam_of_a_model_is_kept(folder, tmp_path):

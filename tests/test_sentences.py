@@ -234,6 +234,16 @@ DOCUMENT = (
 ).encode()
 
 
+def test_a_tag_at_the_beginning_holds_for_the_document(translate, monkeypatch):
+    monkeypatch.setattr("keras_transformer.cli.document.LINES_AT_A_TIME", 1)
+    text = b">>deu<< One. Two.\n>>fra<< Three.\nFour.\n"
+    status, output, _ = translate(text, "en", "--document")
+    assert status == 0
+    assert output == (
+        b">>DEU<< ONE. >>DEU<< TWO.\n>>FRA<< THREE.\n>>DEU<< FOUR.\n"
+    )
+
+
 @pytest.mark.parametrize("end", [b"", b"\n", b"\n\n", b" ", b"\r\n"])
 def test_the_command_keeps_everything_between_sentences(translate, end):
     status, output, _ = translate(DOCUMENT + end, "en", "--document")

@@ -113,23 +113,18 @@ def parser() -> argparse.ArgumentParser:
     sub = command(
         "average", "Choose weights: the newest, the best, or an average."
     )
-    sub.add_argument("folder", metavar="RUN", help="folder of the run")
+    _add_run(sub)
     sub.add_argument(
         "--last",
         type=int,
         metavar="N",
         help="number of newest checkpoints to average (default: the run's)",
     )
-    sub.add_argument(
-        "--corpus",
-        metavar="FOLDER",
-        help="where the run's corpus lies now, if it was moved",
-    )
 
     sub = command(
         "export", "Export a run as a SavedModel that translates text."
     )
-    sub.add_argument("folder", metavar="RUN", help="folder of the run")
+    _add_run(sub)
     sub.add_argument(
         "path",
         metavar="FOLDER",
@@ -294,13 +289,9 @@ def option_of(field: dataclasses.Field) -> str:
 
 
 def _add_options(sub, cls, default=None, names=None):
-    """Adds the options of a dataclass.
+    """Adds the options of a dataclass, or those of the fields `names` alone.
 
-    Args:
-        sub: parser of a command.
-        cls: the dataclass.
-        default: the default that help texts name, instead of the fields'.
-        names: fields to add, instead of all that are options.
+    Help texts name the defaults of the fields, or another `default`.
     """
     for field in options_of(cls):
         if names is None or field.name in names:
@@ -332,6 +323,15 @@ def _add_option(sub, cls, field, default):
         choices=choices,
         metavar=None if choices else metavar,
         help=field.metadata["help"] + shown,
+    )
+
+
+def _add_run(sub):
+    sub.add_argument("folder", metavar="RUN", help="folder of the run")
+    sub.add_argument(
+        "--corpus",
+        metavar="FOLDER",
+        help="where the run's corpus lies now, if it was moved",
     )
 
 

@@ -105,6 +105,7 @@ def average(given: dict[str, Any]) -> None:
 
 def export(given: dict[str, Any]) -> None:
     """Exports a run."""
+    from keras_transformer.cli.run_options import with_moved_paths
     from keras_transformer.training.run import open_run
 
     export_format = given.get("format", "saved_model")
@@ -117,6 +118,9 @@ def export(given: dict[str, Any]) -> None:
     }
     _refuse(given, inapplicable[export_format], f"--format {export_format}")
     run = open_run(given["folder"])
+    learns = {"shortlist", "block_size"} & given.keys()
+    if "corpus" in given or (learns and not run.data.exists()):
+        run = with_moved_paths(run, given)
     if export_format == "ctranslate2":
         from keras_transformer.export import ctranslate2
 

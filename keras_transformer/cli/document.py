@@ -1,5 +1,6 @@
 """Translation of a document, sentence by sentence."""
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from keras_transformer.cli.standard_streams import (
     chunks_of_lines,
     standard_input,
 )
+from keras_transformer.data.sentencepiece_file import TAG
 from keras_transformer.inference.sentences import split_sentences
 from keras_transformer.inference.text_lines import translate_lines
 
@@ -25,8 +27,9 @@ def translate_document(
     """Translates standard input as a document.
 
     All white space between sentences is kept. Bytes that are not UTF-8 become
-    U+FFFD. A warning on standard error says how many sentences were too long
-    for the model.
+    U+FFFD. A tag such as `>>deu<<` at the beginning, which names the target
+    language, holds for all sentences without a tag of their own. A warning on
+    standard error says how many sentences were too long for the model.
 
     Args:
         translate: function of strings that returns a dictionary with
@@ -44,13 +47,19 @@ def translate_document(
             truncated.append(int(found["truncated"].numpy().sum()))
         return found
 
+    tag = None
     for lines in chunks_of_lines(
         standard_input(), LINES_AT_A_TIME, keep_ends=True
     ):
         text = b"".join(lines).decode(errors="replace")
         split = split_sentences(text, language)
+        sentences = split.sentences
+        if tag is None and sentences:
+            tag = _tag_of(sentences[0])
+        if tag:
+            sentences = [s if _tag_of(s) else f"{tag} {s}" for s in sentences]
         translations = translate_lines(
-            translate_and_count, split.sentences, batch_size, progress, workers
+            translate_and_count, sentences, batch_size, progress, workers
         )
         sys.stdout.buffer.write(split.joined(translations).encode())
         sys.stdout.flush()
@@ -63,3 +72,9 @@ def translate_document(
             f"{sum(truncated):,}",
             file=sys.stderr,
         )
+
+
+def _tag_of(sentence):
+    """Returns the tag of a target language that a sentence begins with."""
+    found = re.match(TAG, sentence)
+    return found[0] if found else ""

@@ -42,7 +42,7 @@ def export(
     run: Run,
     path: str | os.PathLike,
     quantization: str | None = None,
-    positions: int = 1024,
+    positions: int | None = None,
 ) -> pathlib.Path:
     """Exports a run's chosen weights as a model of CTranslate2.
 
@@ -52,8 +52,9 @@ def export(
         quantization: dtype of the matrices: "int8", "int16", "float16",
             "bfloat16" or "float32". Defaults to float32.
         positions: the longest source or target, in word pieces, that the
-            engine will take. Defaults to 1024. A model with learned positions
-            has its own limit.
+            engine will take. Defaults to `None`, 1024 or what the run's search
+            takes if that is more. A model with learned positions has its own
+            limit.
 
     Returns:
         The path of the new folder.
@@ -73,6 +74,9 @@ def export(
             f"`quantization` must be one of {', '.join(QUANTIZATIONS)}. "
             f"Received: quantization={quantization!r}"
         )
+    if positions is None:
+        longest = run.search.max_source_length + 1 + run.search.extra_length
+        positions = max(1024, longest)
     spec = specification(load_model(run), positions)
     for register, tokenizer in (
         (spec.register_source_vocabulary, run.source_tokenizer),

@@ -113,10 +113,11 @@ def _weights(model: Transformer, run: Run):
         columns = np.concatenate([columns[0::2], columns[1::2]])
     result = marian_weights(model, columns)
     target = np.asarray(model.target_embedding.embeddings)[:, columns]
+    source = np.asarray(model.source_embedding.embeddings)[:, columns]
     if config.shared_vocabulary:
         result[SHARED] = target
-    else:
-        source = np.asarray(model.source_embedding.embeddings)[:, columns]
+    # Without tied embeddings, transformers reads no shared table.
+    if not (config.shared_vocabulary and config.tie_projection):
         result[SOURCE_TABLE[0]], result[TARGET_TABLE[0]] = source, target
     if not config.tie_projection:
         projection = np.asarray(model.target_embedding.projection)
@@ -138,7 +139,8 @@ def _json_files(run):
     """Returns the content of the JSON files by their names."""
     config, search, recipe = run.config, run.search, run.recipe
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
-    most = (search.max_length or 511) + 1  # with the start token
+    longest = search.max_source_length + 1 + search.extra_length
+    most = (search.max_length or max(longest, 511)) + 1  # with the start token
     generation = {
         "bos_token_id": None,
         "pad_token_id": PAD,

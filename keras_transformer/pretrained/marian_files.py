@@ -82,7 +82,7 @@ def find(source: str | os.PathLike) -> pathlib.Path:
     folder = pathlib.Path(source)
     if folder.is_dir():
         return folder
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
+    if folder.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
         raise ValueError(
             "A model to import is a folder, or a name on the Hugging Face hub "
             f"such as Helsinki-NLP/opus-mt-en-de. Received: {str(source)!r}"
@@ -99,9 +99,10 @@ def find(source: str | os.PathLike) -> pathlib.Path:
         )
     except Exception as error:  # the network library has many kinds
         raise ConnectionError(
-            f"Cannot download {str(source)!r} from the Hugging Face hub: "
-            f"{' '.join(str(error).split())[:200]} Download its files where "
-            "there is a network, and give their folder."
+            f"{str(source)!r} is no folder here, and cannot be downloaded from "
+            f"the Hugging Face hub: {' '.join(str(error).split())[:200]} "
+            "Download its files where there is a network, and give their "
+            "folder."
         ) from error
 
 
@@ -111,21 +112,32 @@ def read(folder: pathlib.Path) -> Checkpoint:
     Raises:
         ValueError: if it is no Marian model, or is damaged.
     """
+    if not (folder / "config.json").exists():
+        raise ValueError(
+            f"Not the folder of a Marian model: {str(folder)!r} has neither "
+            "config.json, as on the hub, nor decoder.yml, as Marian has it."
+        )
     config = _json(folder / "config.json")
     if config.get("model_type") != "marian":
         raise ValueError(
             "Only Marian models can be imported. Received: model_type="
             f"{config.get('model_type')!r} in {str(folder / 'config.json')!r}."
         )
-    generation = config | _json(folder / "generation_config.json", {})
+    # transformers reads the search from the second file alone, if there is one.
+    generation = _json(folder / "generation_config.json", {})
     tokenizer = _json(folder / "tokenizer_config.json", {})
-    sides = _sides(folder, generation, tokenizer)
+    sides = _sides(folder, config | generation, tokenizer)
     return Checkpoint(
         _weights(folder),
         _shape(config),
         sides,
         _languages(folder, config, tokenizer),
-        search_settings(generation, sides[1].pieces, sides[1].special),
+        search_settings(
+            generation or config,
+            sides[1].pieces,
+            sides[1].special,
+            tokenizer.get("model_max_length"),
+        ),
         EPSILON["transformers"],
     )
 
@@ -160,7 +172,10 @@ def _weights(folder):
         try:
             return load_file(path)
         except (SafetensorError, TypeError, KeyError) as error:
-            raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
+            raise ValueError(
+                f"{str(path)!r} is damaged: {error}. Download it again; a file "
+                "of a few lines is a pointer of Git LFS."
+            ) from error
     raise ValueError(
         f"Not the folder of a Marian model: {str(folder)!r} has neither "
         f"{' nor '.join(WEIGHTS)}."
@@ -270,6 +285,6 @@ def _languages(folder, config, tokenizer):
     source, target = tokenizer.get("source_lang"), tokenizer.get("target_lang")
     if source and target:
         return str(source), str(target)
-    name = str(config.get("_name_or_path") or folder.name)
+    name = str(config.get("_name_or_path") or folder.resolve().name)
     found = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", name)
     return (found[1], found[2]) if found else ("source", "target")

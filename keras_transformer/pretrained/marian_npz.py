@@ -239,7 +239,11 @@ def _pieces(path):
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
+        raise ValueError(
+            f"{str(path)!r} must have lines of a piece and its id, in UTF-8. "
+            f"Received: {error}. A SentencePiece model cannot be read as a "
+            "vocabulary."
+        ) from error
     # A long piece has a line of its own: "? piece" and then ": id".
     text = re.sub(r"(?m)^\? (.*)\n: ", r"\1: ", text)
     for line in text.split("\n"):
@@ -276,5 +280,5 @@ def _unquoted(piece):
 
 
 def _languages(folder):
-    found = re.search(r"(\w+)-(\w+)$", folder.resolve().name)
+    found = re.search(r"([A-Za-z]\w*)-([A-Za-z]\w*)$", folder.resolve().name)
     return (found[1], found[2]) if found else ("source", "target")

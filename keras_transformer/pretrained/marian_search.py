@@ -44,7 +44,10 @@ def number(values: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def search_settings(
-    generation: Mapping[str, Any], pieces: Sequence[str], special: SpecialIds
+    generation: Mapping[str, Any],
+    pieces: Sequence[str],
+    special: SpecialIds,
+    longest_source: Any = None,
 ) -> SearchSettings:
     """Returns the settings of the search, as transformers has them.
 
@@ -54,6 +57,9 @@ def search_settings(
         generation: content of `generation_config.json`.
         pieces: Marian's vocabulary of the target, by its ids.
         special: ids of its special pieces.
+        longest_source: `model_max_length` of the tokenizer, the end token
+            included. Only more than our default is taken over, and not the
+            huge number that stands for no limit.
 
     Raises:
         ValueError: if a setting has a value that it cannot have.
@@ -66,15 +72,25 @@ def search_settings(
             "`early_stopping` must be true, false or 'never'. Received: "
             f"early_stopping={early_stopping!r}"
         )
+    alpha = float(number(generation, "length_penalty", 1.0))
+    if not alpha >= 0:
+        raise ValueError(
+            "`length_penalty` must be at least 0. Received: length_penalty="
+            f"{alpha}. Change it in generation_config.json."
+        )
+    max_source_length = SearchSettings.max_source_length
+    if isinstance(longest_source, int) and longest_source <= 10**6:
+        max_source_length = max(max_source_length, longest_source - 1)
     beam_size = int(number(generation, "num_beams", 1))
     most = int(number(generation, "max_length", 512)) - 1  # less the start
     most = int(number(generation, "max_new_tokens", most))
     return SearchSettings(
         beam_size=beam_size,
         max_beam_size=max(beam_size, SearchSettings.max_beam_size),
-        alpha=float(number(generation, "length_penalty", 1.0)),
+        alpha=alpha,
         length_penalty="power",
         early_stopping=EARLY_STOPPING[early_stopping],
+        max_source_length=max_source_length,
         extra_length=max(most, 0),
         max_length=most,
         allow_unknown=[special.unknown] not in barred,
@@ -100,7 +116,7 @@ def _warn(generation, barred, pieces, special):
     found = {
         name: generation[name]
         for name, neutral in NEUTRAL.items()
-        if generation.get(name) not in (None, neutral)
+        if generation.get(name) not in (None, [], neutral)
     }
     ends = generation.get("eos_token_id")
     if ends not in (None, special.end, [special.end]):

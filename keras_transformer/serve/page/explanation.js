@@ -3,7 +3,13 @@
 import { AttentionView } from "./attention.js";
 import { afterPause, element, page } from "./elements.js";
 import { locate } from "./pieces.js";
-import { choiceKey, startOf, store, translationOf } from "./sentences.js";
+import {
+  choiceKey,
+  startOf,
+  store,
+  tagged,
+  translationOf,
+} from "./sentences.js";
 import { begin, predict, predictPath, report, state } from "./server.js";
 
 const EXPLAIN_PAUSE = 120; // milliseconds
@@ -24,10 +30,11 @@ async function explain() {
     return;
   }
   const signal = begin("explanation");
-  const key = JSON.stringify([predictPath(state.model), sentence]);
+  const text = tagged(sentence);
+  const key = JSON.stringify([predictPath(state.model), text]);
   try {
     if (!explanations.has(key)) {
-      const inputs = { text: [sentence] };
+      const inputs = { text: [text] };
       const outputs = await predict("explain", inputs, signal);
       signal.throwIfAborted();
       store(explanations, key, firstRow(outputs));

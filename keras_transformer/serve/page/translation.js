@@ -9,6 +9,7 @@ import {
   resultOf,
   sentenceAt,
   separators,
+  tagOf,
   translationOf,
   translationText,
   translations,
@@ -41,6 +42,7 @@ export async function translate() {
 }
 
 async function translateParts(text, parts, signal) {
+  state.tag = tagOf(parts.sentences[0]);
   const unique = [...new Set(parts.sentences)];
   hold(unique);
   const missing = unique.filter((sentence) => !resultOf(sentence));
