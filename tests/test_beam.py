@@ -206,3 +206,17 @@ def test_a_pipeline_whose_worker_is_killed_runs_again(tmp_path, capsys):
     )
     assert {str(path) for path in tmp_path.iterdir()} == {*names, killed}
     assert "The pipeline is run again." in capsys.readouterr().out
+
+
+def test_an_error_of_a_worker_process_is_that_of_the_step():
+    """Beam sends it as the text of a `RuntimeError`."""
+
+    def build(_):
+        raise RuntimeError(
+            'Traceback:\n  File "x"\nValueError: Line 3 is too long.\n\n'
+        )
+
+    with pytest.raises(ValueError, match=r"^Line 3 is too long\.$"):
+        run_pipeline(build, OPTIONS)
+    with pytest.raises(RuntimeError, match="another"):
+        run_pipeline(lambda _: exec("raise RuntimeError('another')"), OPTIONS)

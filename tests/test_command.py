@@ -14,14 +14,18 @@ import sys
 import types
 
 import pytest
-from conftest import all_of_one_bleu
+from conftest import SMALL, all_of_one_bleu
 
+from keras_transformer import Transformer
 from keras_transformer.cli import arguments as command_line
 from keras_transformer.cli import commands
 from keras_transformer.cli import main as command
 from keras_transformer.cli.run_options import run_of
+from keras_transformer.data.prepare_corpus import prepare
 from keras_transformer.data.prepared import PreparedCorpus
+from keras_transformer.data.settings import Preparation
 from keras_transformer.export import saved_translator
+from keras_transformer.training import checkpoints
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.run import open_run
 
@@ -199,7 +203,7 @@ WRONG_OPTIONS = [
     ("a negative R-Drop", ["--r-drop", "-1"], "r_drop=-1"),
     ("heads of unequal width", ["--d-model", "126"], "num_heads=4"),
     ("all weights zero", ["--initializer-scale", "0"], "initializer_scale=0"),
-    ("no such tokenizer", ["--bleu-tokenizer", "13b"], "bleu_tokenizer=13b"),
+    ("no such tokenizer", ["--bleu-tokenizer", "13b"], "bleu_tokenizer='13b'"),
     ("a smoothing of 1.5", ["--label-smoothing", "1.5"], "label_smoothing=1"),
     ("no learning", ["--learning-rate-scale", "0"], r"learning_rate_scale=0"),
     ("a negative seed", ["--seed", "-1"], "seed=-1"),
@@ -291,6 +295,20 @@ def test_a_corpus_may_be_moved(run, tmp_path):
         commands.average(average)
     with all_of_one_bleu():
         commands.average({**average, "corpus": run.recipe.corpus})
+
+
+def test_an_export_that_learns_needs_the_prepared_corpus(recipe, tmp_path):
+    there = tmp_path / "there"
+    prepare(recipe.corpus, tmp_path / "here", Preparation(vocab_size=400))
+    prepared = dataclasses.replace(recipe, corpus=str(tmp_path / "here"))
+    run = start_run(tmp_path / "run", "tiny", prepared, **SMALL)
+    checkpoints.save(run.checkpoints, Transformer(run.config), step=1)
+    shutil.move(tmp_path / "here", there)
+    export = {"folder": str(run.folder), "path": str(tmp_path / "m" / "1")}
+    with pytest.raises(ValueError, match="by --corpus"):
+        commands.export({**export, "shortlist": 5})
+    commands.export({**export, "shortlist": 5, "corpus": str(there)})
+    assert (tmp_path / "m" / "1" / "saved_model.pb").exists()
 
 
 def test_paths_that_decide_nothing_may_change(run, tmp_path):

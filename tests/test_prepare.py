@@ -6,6 +6,9 @@ import dataclasses
 import gzip
 import json
 import lzma
+import os
+import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -24,6 +27,7 @@ from keras_transformer.data.prepare_corpus import prepare
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.settings import Preparation
 from keras_transformer.data.shards import find_duplicates
+from keras_transformer.training import Recipe, start_run
 
 SETTINGS = Preparation(vocab_size=400)
 
@@ -124,6 +128,63 @@ def test_duplicates_are_found_across_blocks():
     assert find_duplicates({}) == {}
 
 
+def test_spaces_make_no_other_pair(tmp_path):
+    """Pairs with the same ids are duplicates."""
+    pairs = [("one two", "eins zwei"), (" one  two", "eins zwei  ")]
+    pairs += [("one\u00a0two", "eins zwei"), ("onetwo", "eins zwei")]
+    corpus = write_pairs(tmp_path / "corpus", pairs)
+    write_pairs(tmp_path / "corpus", pairs[:1], "validation")
+    settings = Preparation(vocab_size=275, drop_duplicates=True)
+    prepared = prepare(corpus, tmp_path / "prepared", settings)
+    assert prepared.manifest["corpora"][0]["left_out"]["duplicate"] == 1
+    assert len(prepared) == 3
+
+
+def test_a_vocabulary_of_distinct_pairs_sees_each_once(corpus, tmp_path):
+    """Text that comes a thousand times does not crowd out the rest."""
+    pairs = pairs_of(corpus)[:200]
+    folders = []
+    for name, more in (("once", 1), ("often", 3000)):
+        folder = tmp_path / name
+        again = [("We use cookies.", "Wir nutzen Cookies.")] * more
+        folders.append(write_pairs(folder, [*pairs, *again]))
+        write_pairs(folder, pairs[:1], "validation")
+    settings = Preparation(
+        vocab_size=350, vocabulary_pairs=150, drop_duplicates=True
+    )
+    once, often = (
+        prepare(folder, f"{folder}-prepared", settings) for folder in folders
+    )
+    assert once.source_tokenizer.model == often.source_tokenizer.model
+    other = dataclasses.replace(settings, seed=2)
+    other = prepare(folders[0], tmp_path / "other", other)
+    assert other.source_tokenizer.model != once.source_tokenizer.model
+
+
+def test_there_may_be_more_shards_than_open_files(
+    corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(shards, "BLOCK", 10)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    now_open = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (now_open + 40, hard))
+    try:
+        prepared = prepare(str(corpus), tmp_path / "prepared", SETTINGS)
+        assert len(prepared.manifest["corpora"][0]["shards"]) == 70
+        assert text_of(prepared) == pairs_of(corpus)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_corpus_may_be_a_path(corpus, tmp_path):
+    path = pathlib.Path(corpus)
+    found = load_pairs(path, "train", "en", "de")
+    assert found == load_pairs(str(corpus), "train", "en", "de")
+    prepared = prepare(path, tmp_path / "prepared", SETTINGS)
+    again = prepare([path], tmp_path / "again", SETTINGS)
+    assert prepared.digest == again.digest
+
+
 def test_weights_say_how_often_a_pair_comes(corpus, tmp_path):
     pairs = pairs_of(corpus)
     corpora = [
@@ -197,6 +258,12 @@ def test_tables_hold_pairs_in_columns(corpus, tmp_path):
     (tmp_path / "train.tsv").write_text("\n".join(lines))
     found = open_corpus(str(tmp_path), "train", "2", "3")
     assert list(found) == list(found) == pairs
+    # A line that is empty is a pair of two blank sides, as in parallel files.
+    (tmp_path / "train.tsv").write_text("\n".join([*lines, "", ""]))
+    assert list(open_corpus(str(tmp_path), "train", "2", "3")) == [
+        *pairs,
+        ("", ""),
+    ]
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -264,6 +331,27 @@ def test_names_of_parts_may_hold_the_language(tmp_path):
     write_pairs(tmp_path, [("whole", "ganz")])
     with pytest.raises(ValueError, match="one file or has parts"):
         pairs_of(tmp_path)
+
+
+def test_an_empty_validation_split_is_found_first(
+    corpus, tmp_path, monkeypatch
+):
+    folder = tmp_path / "corpus"
+    shutil.copytree(corpus, folder)
+    for language in ("en", "de"):
+        (folder / f"validation.{language}").write_text("")
+    monkeypatch.setattr(shards, "write_shard", None)
+    with pytest.raises(ValueError, match="Received: validation, without any"):
+        prepare(str(folder), tmp_path / "prepared", SETTINGS)
+    assert not list(tmp_path.glob(".*"))
+    (folder / "validation.en").write_text(" \n")
+    (folder / "validation.de").write_text("leer\n")
+    recipe = Recipe(
+        corpus=str(folder), source="en", target="de", vocab_size=400
+    )
+    with pytest.raises(ValueError, match=r"no pair to translate.*1 blank"):
+        start_run(tmp_path / "run", "tiny", recipe)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -429,7 +517,20 @@ def in_columns(**columns):
     return spoil
 
 
+def not_unicode(folder):
+    cells = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    table = pyarrow.table({"en": cells, "de": ["eins"]})
+    parquet.write_table(table, folder / "train.parquet")
+
+
+def empty_gzip(folder):
+    for language in ("en", "de"):
+        (folder / f"train.{language}.gz").write_bytes(b"")
+
+
 BROKEN = [
+    (not_unicode, r"Cannot read .*train.parquet"),
+    (empty_gzip, r"Cannot read .*train.en.gz.*it is empty.*complete"),
     (cut_gzip, r"Cannot read .*train.en.gz.*complete"),
     (unequal, "3 in .*train.en.*2 in .*train.de"),
     (missing_column, "no column 'de'. Expected one of: en, fr"),

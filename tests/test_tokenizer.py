@@ -1,6 +1,7 @@
 """Checks the tokenizer, which runs in the graph, against its library."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -115,8 +116,15 @@ def test_bytes_that_are_no_model_are_refused(junk):
 
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_a_vocabulary_that_cannot_be_learned_is_an_error(size):
-    with pytest.raises(ValueError, match=f"vocab_size={size}"):
-        train_tokenizer(["too little text for so many pieces"], size)
+    """The number that the error names is the limit."""
+    text = ["too little text for so many pieces"]
+    with pytest.raises(ValueError, match=f"vocab_size={size}, ") as error:
+        train_tokenizer(text, size)
+    limit = int(re.search(r"Choose at (?:most|least) (\d+)", f"{error}")[1])
+    beyond = limit + (1 if size > limit else -1)
+    assert train_tokenizer(text, limit).vocab_size == limit
+    with pytest.raises(ValueError, match=f"vocab_size={beyond}, "):
+        train_tokenizer(text, beyond)
 
 
 def test_long_lines_teach_the_vocabulary():

@@ -1,6 +1,7 @@
 """Runs pipelines of Apache Beam, again if a worker was killed."""
 
 import contextlib
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 ATTEMPTS = 4
 
 
-class WorkerEndedError(RuntimeError):
+class WorkerEndedError(ChildProcessError):
     """A worker process of Beam's DirectRunner was killed."""
 
 
@@ -30,6 +31,7 @@ def run_pipeline(
 
     Raises:
         WorkerEndedError: if a worker was killed in each of four attempts.
+        ValueError: if a step has raised one.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -42,6 +44,12 @@ def run_pipeline(
             if attempt == ATTEMPTS:
                 raise
             print(f"{error} The pipeline is run again.", flush=True)
+        except RuntimeError as error:
+            # A worker process sends errors as text, with their tracebacks.
+            found = re.findall(r"^ValueError: (.+)", str(error), re.MULTILINE)
+            if not found:
+                raise
+            raise ValueError(found[-1]) from error
 
 
 class _EndedError(BaseException):

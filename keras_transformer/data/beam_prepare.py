@@ -26,7 +26,7 @@ from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.settings import Preparation
 from keras_transformer.data.survey import Survey, read_survey
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.data.vocabulary import Sample, learn_vocabularies
+from keras_transformer.data.vocabulary import learn_vocabularies, sample_of
 
 
 def prepare_on_beam(
@@ -125,7 +125,7 @@ class _Draw(beam.CombineFn):
         self.settings = settings
 
     def create_accumulator(self):
-        return Sample(self.settings.vocabulary_pairs, self.settings.seed)
+        return sample_of(self.settings)
 
     def add_input(self, sample, block):
         sample.add(block, shards.readable_rows(block, self.settings)[0])

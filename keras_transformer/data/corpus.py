@@ -18,6 +18,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from keras_transformer.data import table_files, text_files
 from keras_transformer.data.pair_stream import PairStream
@@ -114,6 +115,7 @@ def open_corpus(
         ValueError: if the corpus, the split or a language does not exist.
             Other errors of `load_pairs` are raised while the pairs are read.
     """
+    corpus = os.fspath(corpus) if isinstance(corpus, os.PathLike) else corpus
     if not isinstance(corpus, str):
         return table_files.row_pairs(corpus, source, target)
     if not is_path(corpus):
@@ -130,6 +132,13 @@ def is_path(corpus: str) -> bool:
     return corpus != "builtin" and not corpus.startswith("tfds:")
 
 
+def named(corpus: Any) -> Any:
+    """Returns the absolute name of a corpus; rows are returned as they are."""
+    if isinstance(corpus, str | os.PathLike):
+        return absolute(os.fspath(corpus))
+    return corpus
+
+
 def absolute(corpus: str) -> str:
     """Returns the name of a corpus; a path becomes absolute."""
     return absolute_path(corpus) if is_path(corpus) else corpus
@@ -144,7 +153,7 @@ def _folder_pairs(folder, split, source, target):
     if not os.path.isdir(folder):
         raise ValueError(
             'A corpus is "builtin", "tfds:NAME" or a folder. '
-            f"Received: corpus={folder!r}, which is no folder."
+            f"Received: corpus={folder!r}, which is no folder. Name another."
         )
     text_files.check_name_parts(split, source, target)
     expected = []
@@ -161,7 +170,9 @@ def _folder_pairs(folder, split, source, target):
     raise ValueError(
         f"No file for split {split!r}, language {source!r} in {folder!r}. "
         f"Expected one of: {', '.join(expected)}; text may end in "
-        f"{', '.join(text_files.SUFFIXES)}. Name another split or language."
+        f"{', '.join(text_files.SUFFIXES)}. Name another split or language. Of "
+        "several corpora, the first one needs the splits to evaluate on, and a "
+        "prepared corpus has only those that it was prepared with."
     )
 
 

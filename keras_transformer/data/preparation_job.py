@@ -23,7 +23,7 @@ from keras_transformer.atomic_files import (
     sync_folder,
     write_aside,
 )
-from keras_transformer.data.corpus import absolute, open_corpus
+from keras_transformer.data.corpus import named, open_corpus
 from keras_transformer.data.pair_stream import PairStream
 from keras_transformer.data.prepared import (
     FORMAT,
@@ -118,12 +118,13 @@ def make_job(
         )
     if settings.source == settings.target:
         raise ValueError(
-            "Source and target must have different names. "
-            f"Received: {settings.source!r} for both."
+            "Source and target must have different names. Received: "
+            f"{settings.source!r} for both. In one language, name the sides "
+            "apart, as in train.plain and train.simple."
         )
     if isinstance(corpora, str) or not isinstance(corpora, Sequence):
         corpora = [corpora]
-    corpora = [absolute(c) if isinstance(c, str) else c for c in corpora]
+    corpora = [named(corpus) for corpus in corpora]
     if any(isinstance(corpus, Mapping) for corpus in corpora):
         raise ValueError(
             "Rows are one corpus of several. Received: a list of rows. Give "
@@ -209,11 +210,20 @@ def write_evaluation(job: Job, folder: pathlib.Path) -> dict[str, int]:
 
     Returns:
         The number of pairs of each split.
+
+    Raises:
+        ValueError: if a split has no pair.
     """
-    return {
+    counts = {
         name: _write_text(_text_paths(job, folder, name), stream)
         for name, stream in job.evaluation.items()
     }
+    if empty := [name for name, count in counts.items() if not count]:
+        raise ValueError(
+            f"Each split needs a pair. Received: {', '.join(empty)}, without "
+            "any. Look at its files, or leave it out."
+        )
+    return counts
 
 
 def _text_paths(job, folder, name):

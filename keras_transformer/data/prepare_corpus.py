@@ -28,7 +28,7 @@ from keras_transformer.data.shards import (
     readable_rows,
 )
 from keras_transformer.data.survey import Survey, read_survey
-from keras_transformer.data.vocabulary import Sample, learn_vocabularies
+from keras_transformer.data.vocabulary import learn_vocabularies, sample_of
 
 SECONDS = 10  # between two lines of progress
 
@@ -98,7 +98,7 @@ def _blocks_of(job: Job) -> Callable[[], Iterator[Block]]:
 def _survey(job, blocks):
     """Learns the vocabularies and finds the duplicates."""
     settings, pairs = job.settings, 0
-    sample = Sample(settings.vocabulary_pairs, settings.seed)
+    sample = sample_of(settings)
     hashes, progress = {}, _Progress("Read", None)
     if job.tokenizers is None or settings.drop_duplicates:
         for block in blocks():

@@ -12,7 +12,6 @@ NumPy maps these files into memory, so a pair costs no memory until it is read.
 import concurrent.futures
 import hashlib
 import json
-import mmap
 import os
 import pathlib
 from typing import Any
@@ -175,24 +174,23 @@ class _Shard:
 
     def __init__(self, folder, record):
         self.pairs = record["pairs"]
-        self._tokens, self._rows = (
-            np.load(folder / f"{record['name']}.{kind}.npy", mmap_mode="r")
-            for kind in KINDS
-        )
+        self._paths = [
+            folder / f"{record['name']}.{kind}.npy" for kind in KINDS
+        ]
 
     def read(self, rows):
-        """Returns the pairs with these numbers, in this order."""
-        starts, ends = self._rows[rows], self._rows[rows + 1]
+        """Returns the pairs with these numbers, in this order.
+
+        The files are mapped for that long: a process may not keep as many
+        files open as there can be shards.
+        """
+        tokens, places = (np.load(path, mmap_mode="r") for path in self._paths)
+        starts, ends = places[rows], places[rows + 1]
         middle = starts[:, 1]
-        found = EncodedPairs(
-            take_slices(self._tokens, starts[:, 0], middle - starts[:, 0]),
-            take_slices(self._tokens, middle, ends[:, 0] - middle),
+        return EncodedPairs(
+            take_slices(tokens, starts[:, 0], middle - starts[:, 0]),
+            take_slices(tokens, middle, ends[:, 0] - middle),
         )
-        # The pages that were read leave this process, not the system's cache.
-        if hasattr(mmap, "MADV_DONTNEED"):
-            for array in (self._tokens, self._rows):
-                array.base.madvise(mmap.MADV_DONTNEED)
-        return found
 
 
 def _joined(sides):

@@ -89,9 +89,18 @@ def readable_rows(
 
 
 def hash_pairs(block: Block, rows: Sequence[int]) -> np.ndarray:
-    """Returns a 64-bit hash of the text of each pair, `(len(rows),)`."""
+    """Returns a 64-bit hash of the text of each pair, `(len(rows),)`.
+
+    As in the vocabulary, some spaces in a row are one, and none at the ends.
+    """
+
+    def text(side):
+        return " ".join(filter(None, side.split(" ")))
+
     digests = (
-        hashlib.blake2b("\n".join(block.pairs[row]).encode(), digest_size=8)
+        hashlib.blake2b(
+            "\n".join(map(text, block.pairs[row])).encode(), digest_size=8
+        )
         for row in rows
     )
     return np.frombuffer(b"".join(d.digest() for d in digests), np.uint64)

@@ -46,6 +46,9 @@ def _read_tsv(path, columns):
         names = header.split("\t")
         places = [_place(names, column, path) for column in columns]
     for number, line in lines:
+        if not line:  # a blank pair, as in parallel files
+            yield "", ""
+            continue
         cells = line.split("\t")
         if len(cells) <= max(places):
             raise ValueError(
@@ -95,7 +98,11 @@ def parquet_pairs(
                         yield from _pairs(
                             batch.to_pylist(), str(path), source, target
                         )
-            except (OSError, pyarrow.ArrowException) as error:
+            except (
+                OSError,
+                pyarrow.ArrowException,
+                UnicodeDecodeError,
+            ) as error:
                 raise ValueError(
                     f"Cannot read {str(path)!r}: {error}. Is the file complete?"
                 ) from error

@@ -48,9 +48,11 @@ def stream_lines(path: str | os.PathLike) -> Iterator[str]:
     if not path.is_file():
         raise ValueError(
             "Expected a file of sentences, one per line. "
-            f"Received: path={str(path)!r}, which does not exist."
+            f"Received: path={str(path)!r}, which is no file."
         )
     try:
+        if path.suffix in SUFFIXES and not path.stat().st_size:
+            raise EOFError("it is empty")
         with _opener(path)(path) as file:
             for number, line in enumerate(file, start=1):
                 if number == 1:
@@ -82,7 +84,7 @@ def _decode(line, path, number):
     except UnicodeDecodeError as error:
         raise ValueError(
             f"Line {number} of {str(path)!r} is not UTF-8: {error.reason}. "
-            "Convert the file, for example with `iconv -t utf-8`."
+            "Convert the file, for example with `iconv -f latin1 -t utf-8`."
         ) from error
 
 
@@ -92,7 +94,7 @@ def check_name_parts(*parts: str):
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", part):
             raise ValueError(
                 "Splits and languages are made of letters, digits and `_.-`. "
-                f"Received: {part!r}"
+                f"Received: {part!r}. Rename the files, or the columns."
             )
 
 

@@ -6,16 +6,20 @@ import numpy as np
 
 from keras_transformer.data.pair_stream import Pair
 from keras_transformer.data.settings import Preparation
-from keras_transformer.data.shards import Block
+from keras_transformer.data.shards import Block, hash_pairs
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 
 
-def priorities(block: Block, seed: int) -> np.ndarray:
-    """Returns a random number for each pair, which its place alone decides.
+def priorities(block: Block, seed: int, distinct: bool) -> np.ndarray:
+    """Returns a random number for each pair, which its place alone decides, or
+    its text where each `distinct` pair is to be drawn once.
 
     The sample is made of the pairs with the smallest numbers, so that it does
     not depend on the order in which blocks are read.
     """
+    if distinct:
+        mask = np.random.default_rng(seed).integers(2**63, dtype=np.uint64)
+        return (hash_pairs(block, range(len(block.pairs))) ^ mask) >> 1
     rng = np.random.default_rng((seed, *block.key))
     return rng.integers(2**63, size=len(block.pairs))
 
@@ -26,16 +30,17 @@ class Sample:
     Args:
         size: number of pairs.
         seed: seed of the choice.
+        distinct: whether equal pairs are drawn once. Defaults to False.
     """
 
-    def __init__(self, size: int, seed: int):
-        self.size, self.seed = size, seed
+    def __init__(self, size: int, seed: int, distinct: bool = False):
+        self.size, self.seed, self.distinct = size, seed, distinct
         self._drawn: list[tuple[int, tuple[int, int, int], Pair]] = []
         self._limit = 2**63
 
     def add(self, block: Block, rows: Sequence[int]):
         """Adds some pairs of a block to those that are drawn from."""
-        numbers = priorities(block, self.seed)
+        numbers = priorities(block, self.seed, self.distinct)
         for row in rows:
             if numbers[row] < self._limit:
                 place = *block.key, row
@@ -46,8 +51,17 @@ class Sample:
 
     def _shrink(self):
         self._drawn.sort()
-        del self._drawn[self.size :]
-        self._limit = self._drawn[-1][0]
+        if self.distinct:
+            self._drawn = [
+                drawn
+                for before, drawn in zip(
+                    [(None,), *self._drawn], self._drawn, strict=False
+                )
+                if drawn[0] != before[0]
+            ]
+        if len(self._drawn) >= self.size:
+            del self._drawn[self.size :]
+            self._limit = self._drawn[-1][0]
 
     def merge(self, other: "Sample"):
         """Adds what another sample of the same size has drawn."""
@@ -57,10 +71,16 @@ class Sample:
 
     def pairs(self) -> list[Pair]:
         """Returns the sample, in the order of the corpus."""
-        if len(self._drawn) > self.size:
-            self._shrink()
+        self._shrink()
         self._drawn.sort(key=lambda drawn: drawn[1])
         return [pair for _, _, pair in self._drawn]
+
+
+def sample_of(settings: Preparation) -> Sample:
+    """Returns an empty sample, to learn the vocabularies of a corpus from."""
+    return Sample(
+        settings.vocabulary_pairs, settings.seed, settings.drop_duplicates
+    )
 
 
 def learn_vocabularies(

@@ -3,7 +3,6 @@
 Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
 """
 
-import functools
 from typing import Any
 
 import keras
@@ -246,8 +245,7 @@ class MultiHeadAttention(keras.layers.Layer):
         length: int,
         attention_window: int | None = None,
     ) -> Cache:
-        """Returns zeros for `length` positions; with a window, for the last
-        r / 2 + 1 of them at most."""
+        """Returns zeros for `length` positions, or a window's r / 2 + 1."""
         places = cache_length(length, attention_window)
 
         def zeros(width):
@@ -301,13 +299,12 @@ class MultiHeadAttention(keras.layers.Layer):
                     cache, heads, cache_index, attention_window
                 )
         queries = self._split_heads(queries, self.key_dim)
-        dropout = functools.partial(self.weight_dropout, training=True)
         options: dict[str, Any] = {
             "padding": masks_of_pairs(query_mask, value_mask, key_mask),
             "attention_mask": attention_mask,
             "causal": use_causal_mask,
             "cache_index": cache_index,
-            "dropout": dropout if self.dropout and training else None,
+            "dropout": self._drop if self.dropout and training else None,
             "return_weights": return_attention_scores,
         }
         if attention_window is None:
@@ -326,6 +323,9 @@ class MultiHeadAttention(keras.layers.Layer):
         if cache_index is not None:
             returned.append(new_cache)
         return tuple(returned) if len(returned) > 1 else returned[0]
+
+    def _drop(self, weights):
+        return self.weight_dropout(weights, training=True)
 
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape = (), key_shape: Shape = ()

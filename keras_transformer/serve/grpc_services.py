@@ -5,6 +5,7 @@ import hmac
 import math
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 import grpc
 import numpy as np
@@ -34,7 +35,7 @@ from keras_transformer.serve.signatures import (
     find_signature,
 )
 
-Context = grpc.aio.ServicerContext
+Context: TypeAlias = "grpc.aio.ServicerContext"
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):

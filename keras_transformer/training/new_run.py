@@ -8,7 +8,11 @@ from typing import Any
 
 from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import TransformerConfig
-from keras_transformer.data.corpus import absolute, absolute_path
+from keras_transformer.data.corpus import (
+    absolute,
+    absolute_path,
+    remove_unusable,
+)
 from keras_transformer.data.prepared import (
     PreparedCorpus,
     is_prepared,
@@ -131,7 +135,7 @@ def start_run(
         _check_bpe_dropout(recipe, *tokenizers)
     for split in (recipe.validation_split, recipe.test_split):
         if split:
-            read_pairs(recipe, split)  # shows now whether it exists
+            _check_split(recipe, split)
     with folder_aside(folder) as aside:
         pairs = _training_pairs(recipe, aside / "data", initial)
         source, target = pairs.source_tokenizer, pairs.target_tokenizer
@@ -256,6 +260,16 @@ def _check_positions(config, recipe):
             "A model has to learn a position for every piece of a sentence. "
             f"Received: max_length={config.max_length} of the model, "
             f"max_length={recipe.max_length} of the recipe. Make them equal."
+        )
+
+
+def _check_split(recipe, split):
+    """Checks now what would be noticed after the vocabulary is learned."""
+    pairs, blank = remove_unusable(read_pairs(recipe, split))
+    if not len(pairs):
+        raise ValueError(
+            f"Split {split!r} has no pair to translate. Received: {blank} "
+            "blank ones. Look at its files, or name another split."
         )
 
 
