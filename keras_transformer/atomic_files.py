@@ -87,3 +87,15 @@ def folder_aside(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
     except BaseException:
         remove_folder(aside, above)
         raise
+
+
+def keep_work_of(record: pathlib.Path, identity: str) -> None:
+    """Empties the folder of a file, but for a lock, unless the file has this
+    text: then the work of the same job is there already."""
+    if record.exists() and record.read_text() == identity:
+        return
+    for path in record.parent.iterdir():
+        if path.name != ".lock":
+            path.unlink()
+    with write_aside(record) as file:
+        file.write(identity.encode())

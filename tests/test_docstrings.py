@@ -13,9 +13,18 @@ import sys
 import pytest
 
 import keras_transformer
-from keras_transformer import data, export, inference, pretrained, training
+from keras_transformer import (
+    data,
+    export,
+    inference,
+    layers,
+    pretrained,
+    training,
+)
 from keras_transformer.checks import assert_no_leak
 
+# Those of layers that are not public at the top.
+OF_LAYERS = sorted({*layers.__all__} - {*keras_transformer.__all__})
 ROOMS = (data, training, inference, export, pretrained)
 MARIAN = pathlib.Path(__file__).parent / "pretrained" / "opus-mt-tiny"
 PAIRS = {
@@ -47,7 +56,11 @@ def failures_alone(public):
 
 @pytest.mark.parametrize(
     "public",
-    [*names_of(keras_transformer), assert_no_leak],
+    [
+        *names_of(keras_transformer),
+        *(getattr(layers, name) for name in OF_LAYERS),
+        assert_no_leak,
+    ],
     ids=lambda public: public.__name__,
 )
 def test_the_example_runs(public):
@@ -101,10 +114,15 @@ def test_the_example_runs_after_training(public, story, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "module", [keras_transformer, *ROOMS], ids=lambda module: module.__name__
+    ("module", "names"),
+    [
+        *((m, m.__all__) for m in (keras_transformer, *ROOMS)),
+        (layers, OF_LAYERS),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_every_public_name_is_in_the_documentation(module):
+def test_every_public_name_is_in_the_documentation(module, names):
     page = pathlib.Path(__file__).parents[1] / "docs" / "api.md"
     listed = page.read_text("utf-8").split()
-    for name in module.__all__:
+    for name in names:
         assert f"{module.__name__}.{name}" in listed, f"add {name} to {page}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 from typing import Any
 
 from keras_transformer.cli.arguments import (
@@ -20,7 +21,7 @@ from keras_transformer.training.new_run import (
     start_run,
 )
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.run import Run, open_run, wait_for_run
+from keras_transformer.training.run import Run, open_run, wait_for_file
 
 
 def run_of(given: dict[str, Any], worker: int) -> Run:
@@ -38,7 +39,7 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
         settings_of(cls, given) for cls in (Recipe, TransformerConfig)
     )
     if worker > 0:
-        wait_for_run(folder)
+        wait_for_file(pathlib.Path(folder, "run.json"))
     settings = {**recipe, **shape, "preset": given.get("preset")}
     settings.pop("steps", None)  # a resumed run may have another number
     settings = {k: v for k, v in settings.items() if v is not None}

@@ -18,6 +18,7 @@ import tensorflow_text
 
 import keras_transformer
 from keras_transformer.atomic_files import (
+    keep_work_of,
     make_folder,
     remove_folder,
     sync_folder,
@@ -189,13 +190,7 @@ def temporary_folder(job: Job) -> Iterator[pathlib.Path]:
     folder = job.folder.with_name(f".{job.folder.name}.preparing")
     above = make_folder(folder)
     with lock(folder, "prepare a corpus"):
-        record = folder / RECORD
-        if not record.exists() or record.read_text() != job.digest:
-            for path in folder.iterdir():
-                if path.name != ".lock":
-                    path.unlink()
-            with write_aside(record) as file:
-                file.write(job.digest.encode())
+        keep_work_of(folder / RECORD, job.digest)
         try:
             yield folder
         except ValueError:  # the same job would fail again

@@ -15,7 +15,7 @@ from apache_beam.ml.inference.base import (
     RunInference,
 )
 
-from keras_transformer.atomic_files import write_aside
+from keras_transformer.atomic_files import keep_work_of, write_aside
 from keras_transformer.data.beam_pipeline import run_pipeline
 from keras_transformer.data.text_files import identity_of, stream_lines
 from keras_transformer.export.saved_translator import SavedTranslator
@@ -122,20 +122,9 @@ def translate_file(
     parts = target.with_name(f".{target.name}.parts")
     parts.mkdir(parents=True, exist_ok=True)
     with lock(parts, "translate a file"):
-        _keep_parts_of(identity, parts)
+        keep_work_of(parts / "identity", identity)
         _translate_chunks(model, source, parts, options)
         return _join(source, parts, target)
-
-
-def _keep_parts_of(identity, parts):
-    """Removes the parts of another file or model."""
-    record = parts / "identity"
-    if not record.exists() or record.read_text() != identity:
-        for path in parts.iterdir():
-            if path.name != ".lock":
-                path.unlink()
-        with write_aside(record) as file:
-            file.write(identity.encode())
 
 
 def _translate_chunks(model, source, parts, options):

@@ -20,6 +20,7 @@ from keras_transformer.data.encoded_pairs import take_slices
 from keras_transformer.inference.fast_model import InferenceModel
 
 COMMON = 100  # the most frequent target pieces are in every list
+ROWS_AT_ONCE = 4096
 MAX_LINKS = 10_000_000  # pairs of a source and a target piece to learn from
 ROUNDS = 5  # rounds of expectation maximisation
 
@@ -93,11 +94,11 @@ class Shortlist:
         return {name: tf.constant(array) for name, array in vars(self).items()}
 
 
-def _affordable(pairs, rows, part=4096):
+def _affordable(pairs, rows):
     """Returns how many of the rows have at most `MAX_LINKS` links."""
     links = 0
-    for start in range(0, len(rows), part):
-        found = pairs.read(rows[start : start + part], epoch=0)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        found = pairs.read(rows[start : start + ROWS_AT_ONCE], epoch=0)
         total = links + np.cumsum(np.prod(found.lengths, axis=1))
         if total[-1] > MAX_LINKS:
             return max(1, start + int(np.searchsorted(total, MAX_LINKS)))

@@ -27,6 +27,15 @@ def scaled_dot_product_attention(
 ) -> tuple[KerasTensor, KerasTensor]:
     """Computes equation 1: Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V.
 
+    Example:
+
+    >>> import numpy as np
+    >>> query, key = np.zeros((1, 1, 1, 4)), np.zeros((1, 1, 2, 4))
+    >>> value = np.array([[[[1.0, 2.0], [3.0, 6.0]]]], "float32")
+    >>> output, weights = scaled_dot_product_attention(query, key, value)
+    >>> print(np.asarray(weights), np.asarray(output))
+    [[[[0.5 0.5]]]] [[[[2. 4.]]]]
+
     Scores and softmax are computed in float32, or in float64 if the inputs
     are.
 

@@ -67,6 +67,15 @@ def causal_mask(
 def combine_masks(*masks: KerasTensor | None) -> KerasTensor | None:
     """Returns the logical "and" of the masks that are not `None`.
 
+    Example:
+
+    >>> import numpy as np
+    >>> padding = np.array([[[True, True, False]]])  # (B, 1, S)
+    >>> print(np.asarray(combine_masks(padding, causal_mask(3), None)))
+    [[[ True False False]
+      [ True  True False]
+      [ True  True False]]]
+
     Returns `None` if all of them are. The masks must be broadcastable to one
     shape; in a numeric mask every number but zero means True.
     """

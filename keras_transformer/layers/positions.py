@@ -25,6 +25,13 @@ def positional_encoding(
 
     Even dimensions are sines, odd ones cosines.
 
+    Example:
+
+    >>> from keras import ops
+    >>> print(ops.convert_to_numpy(positional_encoding(ops.arange(2), 4)))
+    [[0.         1.         0.         1.        ]
+     [0.84147096 0.5403023  0.00999983 0.99995   ]]
+
     PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))
     PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
 

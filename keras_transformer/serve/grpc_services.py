@@ -21,6 +21,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from keras_transformer.serve import messages
 from keras_transformer.serve.errors import ServingError, too_large
 from keras_transformer.serve.http_app import log_access
 from keras_transformer.serve.metrics import Metrics
@@ -108,10 +109,9 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             served = self._models.find(*_wanted(request.model_spec))
             response = get_model_metadata_pb2.GetModelMetadataResponse()
             _fill_spec(response.model_spec, served)
-            signatures = get_model_metadata_pb2.SignatureDefMap()
-            for name, signature in served.signatures.items():
-                signatures.signature_def[name].CopyFrom(signature)
-            response.metadata["signature_def"].Pack(signatures)
+            response.metadata["signature_def"].Pack(
+                messages.signature_map(served.signatures)
+            )
             return response
 
 
@@ -127,14 +127,8 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
         context: Context,
     ) -> get_model_status_pb2.GetModelStatusResponse:
         async with _answering_errors(context):
-            response = get_model_status_pb2.GetModelStatusResponse()
-            for status in self._models.statuses(*_wanted(request.model_spec)):
-                message = response.model_version_status.add(
-                    version=status.version, state=status.state
-                )
-                message.status.error_code = code_number(status.error_code)
-                message.status.error_message = status.error_message
-            return response
+            wanted = _wanted(request.model_spec)
+            return messages.status_response(self._models.statuses(*wanted))
 
 
 class Watcher(grpc.aio.ServerInterceptor):
@@ -223,11 +217,6 @@ def _fill_spec(spec, served, signature_name=""):
     spec.name = served.name
     spec.version.value = served.number
     spec.signature_name = signature_name
-
-
-def code_number(name: str) -> int:
-    """Returns the number of a gRPC code."""
-    return getattr(grpc.StatusCode, name).value[0]
 
 
 def _array(proto, most_rows):

@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import json_format
-from tensorflow_serving.apis import (
-    get_model_metadata_pb2,
-    get_model_status_pb2,
-    model_pb2,
-)
+from tensorflow_serving.apis import model_pb2
 
+from keras_transformer.serve import messages
 from keras_transformer.serve.served import VersionStatus
 
 _ESCAPES = {
@@ -29,18 +26,7 @@ def write_status(statuses: Sequence[VersionStatus]) -> bytes:
     Args:
         statuses: states of the versions, in the order of the answer.
     """
-    response = get_model_status_pb2.GetModelStatusResponse()
-    for status in statuses:
-        added = response.model_version_status.add()
-        added.version = status.version
-        added.state = get_model_status_pb2.ModelVersionStatus.State.Value(
-            status.state
-        )
-        # The enumeration of codes is TensorFlow's; its descriptor is here.
-        codes = added.status.DESCRIPTOR.fields_by_name["error_code"].enum_type
-        added.status.error_code = codes.values_by_name[status.error_code].number
-        added.status.error_message = status.error_message
-    return _print(response).encode()
+    return _print(messages.status_response(statuses)).encode()
 
 
 def write_metadata(
@@ -55,9 +41,7 @@ def write_metadata(
     """
     model = model_pb2.ModelSpec(name=name)
     model.version.value = version
-    defs = get_model_metadata_pb2.SignatureDefMap()
-    for signature_name, signature in signatures.items():
-        defs.signature_def[signature_name].CopyFrom(signature)
+    defs = messages.signature_map(signatures)
     # TensorFlow Serving prints two messages into a text of its own.
     return (
         f'{{\n"model_spec":{_print(model)},\n'

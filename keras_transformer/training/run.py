@@ -189,15 +189,6 @@ def copy_model_card(run: Run, path: pathlib.Path):
         shutil.copyfile(card, path)
 
 
-def wait_for_run(folder: str | os.PathLike, seconds: int = 24 * 3600):
-    """Waits until a run's folder is there, which another worker starts.
-
-    Raises:
-        TimeoutError: if it does not come.
-    """
-    wait_for_file(pathlib.Path(folder, "run.json"), seconds)
-
-
 def wait_for_file(path: pathlib.Path, seconds: int = 24 * 3600):
     """Waits until a file is there, which the first worker writes.
 
