@@ -228,6 +228,7 @@ def test_each_export_and_each_fine_tuned_run_has_the_model_card(
 
 def test_the_page_of_an_export_has_the_formula_of_its_scores(exported):
     page = (exported / "README.md").read_text("utf-8")
+    assert "|vocab:unigram-340|" in page
     assert page.count("pieces^α") == 2
     assert "(5 + pieces)" not in page
 

@@ -12,7 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types
-BPE = 2  # a value of TrainerSpec.model_type
+# Values of TrainerSpec.model_type.
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 TAG = ">>.*?<<"  # names the target language, as in models of many languages
 
 # Message: field: number, type. Numbers and names are those of SentencePiece's

@@ -139,13 +139,15 @@ class Tokenizer:
         self._ids = {
             processor.id_to_piece(i): i for i in range(self.vocab_size)
         }
-        is_bpe = proto.trainer_spec.model_type == sentencepiece_file.BPE
+        self.kind = sentencepiece_file.MODEL_TYPES.get(
+            proto.trainer_spec.model_type, "unigram"
+        )
         has_own = any(
             piece.type == sentencepiece_file.USER_DEFINED
             for piece in proto.pieces
         )
         self.allows_bpe_dropout = (
-            is_bpe and "<0x00>" in self._ids and not has_own
+            self.kind == "bpe" and "<0x00>" in self._ids and not has_own
         )
         self._tags = {
             piece: i

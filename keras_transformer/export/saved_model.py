@@ -268,7 +268,7 @@ def description(run: Run) -> str:
         "dropout": config.dropout_rate,
         # An imported run does not know it.
         "smooth": recipe.label_smoothing if recipe.corpus else "unknown",
-        "vocab": f"bpe-{config.vocab_size}",
+        "vocab": f"{run.target_tokenizer.kind}-{config.vocab_size}",
         "languages": f"{recipe.source}-{recipe.target}",
         "val_bleu": _validation_bleu(run),
         "version": keras_transformer.__version__,
