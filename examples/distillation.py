@@ -29,7 +29,6 @@ import dataclasses
 import pathlib
 
 from small_corpus import (
-    GREEDY,
     interpolated,
     pairs_of,
     trained,
@@ -95,7 +94,7 @@ def main(
     student = trained(
         folder / "student",
         student_recipe,
-        GREEDY,
+        dataclasses.replace(teacher.search, beam_size=1),
         preset=None,
         dropout_rate=DROPOUT,
         num_encoder_layers=num_encoder_layers,
