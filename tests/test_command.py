@@ -16,7 +16,6 @@ import types
 import pytest
 from conftest import SMALL, all_of_one_bleu
 
-from keras_transformer import Transformer
 from keras_transformer.cli import arguments as command_line
 from keras_transformer.cli import commands
 from keras_transformer.cli import main as command
@@ -24,8 +23,7 @@ from keras_transformer.cli.run_options import run_of
 from keras_transformer.data.prepare_corpus import prepare
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.settings import Preparation
-from keras_transformer.export import saved_translator
-from keras_transformer.training import checkpoints
+from keras_transformer.export import saved_model, saved_translator
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.run import open_run
 
@@ -297,18 +295,24 @@ def test_a_corpus_may_be_moved(run, tmp_path):
         commands.average({**average, "corpus": run.recipe.corpus})
 
 
-def test_an_export_that_learns_needs_the_prepared_corpus(recipe, tmp_path):
+def test_an_export_that_learns_needs_the_prepared_corpus(
+    recipe, tmp_path, monkeypatch
+):
+    corpora = []
+    monkeypatch.setattr(
+        saved_model, "export", lambda run, *_: corpora.append(run.recipe.corpus)
+    )
     there = tmp_path / "there"
     prepare(recipe.corpus, tmp_path / "here", Preparation(vocab_size=400))
     prepared = dataclasses.replace(recipe, corpus=str(tmp_path / "here"))
     run = start_run(tmp_path / "run", "tiny", prepared, **SMALL)
-    checkpoints.save(run.checkpoints, Transformer(run.config), step=1)
     shutil.move(tmp_path / "here", there)
-    export = {"folder": str(run.folder), "path": str(tmp_path / "m" / "1")}
+    export = {"folder": str(run.folder), "path": "m/1"}
     with pytest.raises(ValueError, match="by --corpus"):
         commands.export({**export, "shortlist": 5})
     commands.export({**export, "shortlist": 5, "corpus": str(there)})
-    assert (tmp_path / "m" / "1" / "saved_model.pb").exists()
+    commands.export(export)  # which needs no corpus
+    assert corpora == [str(there), prepared.corpus]
 
 
 def test_paths_that_decide_nothing_may_change(run, tmp_path):
