@@ -3,7 +3,6 @@
 Shapes: B batch, T target length, V vocabulary.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -112,7 +111,7 @@ def labels_of(y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
     Raises:
         ValueError: if they have another number of axes.
     """
-    return with_axes(y_true, len(y_pred.shape) - 1, "y_true")
+    return with_axes(y_true, len(ops.shape(y_pred)) - 1, "y_true")
 
 
 def with_axes(x: KerasTensor, axes: int, name: str) -> KerasTensor:
@@ -152,21 +151,19 @@ def token_weights(
 
 
 class MaskedSum(keras.losses.Loss):
-    """Sums a quantity over all tokens but those that the mask of the
-    predictions hides, as Keras' losses do.
+    """Sums a quantity of tokens, without those that the mask of the
+    predictions hides, as Keras' losses leave them out.
 
     Args:
-        quantity: function of labels and logits that returns it, `(B, T)`.
+        values: `(B, T)`.
     """
 
-    def __init__(
-        self, quantity: Callable[[KerasTensor, KerasTensor], KerasTensor]
-    ):
+    def __init__(self, values: KerasTensor):
         super().__init__("masked_sum", reduction="sum", dtype="float32")
-        self.quantity = quantity
+        self.values = values
 
     def call(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
-        return self.quantity(y_true, y_pred)
+        return self.values
 
 
 def legal_labels(labels: KerasTensor, pad_id: int) -> KerasTensor:
@@ -206,17 +203,12 @@ class TokenMetric(keras.metrics.Metric):
     ) -> None:
         labels = labels_of(y_true, y_pred)
         weights = token_weights(labels, self.pad_id, sample_weight)
-
-        def values(labels, logits):
-            values = ops.cast(self.values(labels, logits), "float32")
-            # The values at padding may be anything, even NaN.
-            return ops.where(ops.equal(labels, self.pad_id), 0.0, values)
-
-        def ones(labels, logits):
-            return ops.ones_like(weights)
-
-        self.total.assign_add(MaskedSum(values)(labels, y_pred, weights))
-        self.tokens.assign_add(MaskedSum(ones)(labels, y_pred, weights))
+        values = ops.cast(self.values(labels, y_pred), "float32")
+        # What has no weight may be anything, even NaN.
+        values = ops.where(ops.equal(weights, 0), 0.0, values)
+        for total, summed in ((self.total, values), (self.tokens, 1.0)):
+            summed = MaskedSum(summed * ops.ones_like(weights))
+            total.assign_add(summed(labels, y_pred, weights))
 
     def result(self) -> KerasTensor:
         return ops.divide_no_nan(self.total, self.tokens)

@@ -218,5 +218,12 @@ def test_an_error_of_a_worker_process_is_that_of_the_step():
 
     with pytest.raises(ValueError, match=r"^Line 3 is too long\.$"):
         run_pipeline(build, OPTIONS)
-    with pytest.raises(RuntimeError, match="another"):
-        run_pipeline(lambda _: exec("raise RuntimeError('another')"), OPTIONS)
+
+    def build_full(_):
+        raise RuntimeError(
+            "ValueError: short\n\nDuring handling of the above exception, "
+            "another exception occurred:\nOSError: No space left on device\n"
+        )
+
+    with pytest.raises(RuntimeError, match="No space"):
+        run_pipeline(build_full, OPTIONS)

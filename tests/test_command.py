@@ -307,9 +307,9 @@ def test_an_export_that_learns_needs_the_prepared_corpus(
     prepared = dataclasses.replace(recipe, corpus=str(tmp_path / "here"))
     run = start_run(tmp_path / "run", "tiny", prepared, **SMALL)
     shutil.move(tmp_path / "here", there)
-    export = {"folder": str(run.folder), "path": "m/1"}
     with pytest.raises(ValueError, match="by --corpus"):
-        commands.export({**export, "shortlist": 5})
+        saved_model.learn_shortlist(run, 5)
+    export = {"folder": str(run.folder), "path": "m/1"}
     commands.export({**export, "shortlist": 5, "corpus": str(there)})
     commands.export(export)  # which needs no corpus
     assert corpora == [str(there), prepared.corpus]

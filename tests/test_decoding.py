@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import paper
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
@@ -392,3 +393,16 @@ def test_errors_name_what_was_received():
         beam_search(None, None, [1], 4, -1)
     with pytest.raises(ValueError, match=r"alpha=nan"):
         beam_search(None, None, [1], 4, float("nan"))
+
+
+def test_limits_may_be_a_list_of_tensors_in_a_graph():
+    model = TableModel(3, 2, 6)
+
+    @tf.function
+    def search(limit):
+        cache = {k: tf.constant(x) for k, x in model.start(1).items()}
+        return greedy_search(model.step, cache, [limit, limit])
+
+    found, _ = search(tf.constant(5))
+    expected, _ = greedy_search(model.step, model.start(1), [5, 5])
+    np.testing.assert_array_equal(found, expected)

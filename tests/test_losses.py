@@ -207,6 +207,8 @@ def test_metrics_are_zero_without_tokens_and_ignore_nan_at_padding():
         labels, np.where((labels == 0)[..., None], np.nan, logits)
     )
     assert np.isfinite(float(metric.result()))
+    metric.update_state(labels, np.full_like(logits, np.nan), 0.0 * labels)
+    assert np.isfinite(float(metric.result()))
 
 
 @pytest.mark.parametrize(

@@ -106,28 +106,3 @@ console.log(JSON.stringify(sent));
 """
     sent = [x for x in run(script) if x != "waits"]
     assert sent == [None, "Bearer secret"]
-
-
-def test_all_sentences_get_the_tag_of_the_text(run):
-    script = """
-import fs from "node:fs";
-fs.writeFileSync(new URL("./server.js", import.meta.url), `
-  export const state = { model: { name: "a", version: "1" }, settings: {},
-    tag: ">>deu<<" };
-  export const predict = async (_, { text }) => ({
-    translation: text.map((x) => [x]),
-    score: text.map(() => [0]),
-    truncated: text.map(() => false),
-  });
-`);
-const { state } = await import("./server.js");
-const { nBest, resultOf, tagOf } = await import("./sentences.js");
-const texts = [">>deu<< One.", "Two.", ">>fra<< Three."];
-await nBest(texts);
-const found = texts.map((text) => resultOf(text).alternatives[0].text);
-state.tag = tagOf(texts[2]);
-found.push(tagOf(texts[1]), state.tag, resultOf("Two.") ?? "unknown");
-console.log(JSON.stringify(found));
-"""
-    sentences = [">>deu<< One.", ">>deu<< Two.", ">>fra<< Three."]
-    assert run(script) == [*sentences, "", ">>fra<<", "unknown"]

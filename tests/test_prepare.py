@@ -176,6 +176,19 @@ def test_there_may_be_more_shards_than_open_files(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_corpus_that_changes_in_use_is_not_read_on(corpus, tmp_path):
+    folder = tmp_path / "prepared"
+    prepared = prepare(str(corpus), folder, SETTINGS)
+    rows = np.array([3])
+    prepared.read(rows, 0)
+    shutil.rmtree(folder)
+    with pytest.raises(ValueError, match=r"has changed while .* in use"):
+        prepared.read(rows, 0)
+    prepare(str(corpus), folder, SETTINGS)
+    with pytest.raises(ValueError, match=r"has changed while .* in use"):
+        prepared.read(rows, 0)
+
+
 def test_a_corpus_may_be_a_path(corpus, tmp_path):
     path = pathlib.Path(corpus)
     found = load_pairs(path, "train", "en", "de")

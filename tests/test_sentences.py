@@ -202,10 +202,13 @@ def test_the_signature_names_the_source_language():
 class UpperCase:
     """Translates to capitals; cuts strings of more than 40 bytes."""
 
+    has_tags = False
+
     def __init__(self, path):
         self.metadata = {
             "dtype": "float32",
             "signature": f"layers:1|languages:{path}-fr|version:0.1.0",
+            "has_tags": self.has_tags,
         }
 
     def translate(self, text):
@@ -237,6 +240,10 @@ DOCUMENT = (
 def test_a_tag_at_the_beginning_holds_for_the_document(translate, monkeypatch):
     monkeypatch.setattr("keras_transformer.cli.document.LINES_AT_A_TIME", 1)
     text = b">>deu<< One. Two.\n>>fra<< Three.\nFour.\n"
+    # In a model without tags, it is a quotation.
+    status, output, _ = translate(text, "en", "--document")
+    assert (status, output) == (0, text.upper())
+    monkeypatch.setattr(UpperCase, "has_tags", True)
     status, output, _ = translate(text, "en", "--document")
     assert status == 0
     assert output == (

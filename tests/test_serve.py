@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+import types
 from unittest import mock
 
 import numpy as np
@@ -401,6 +402,31 @@ def test_an_older_version_is_served_if_newer_ones_are_damaged(tmp_path):
         config = ModelConfig("demo", tmp_path, versions=[2])
         models = Models(lambda: [config], start_version, 1.0)
         assert await states(models) == {2: "END"}
+
+    asyncio.run(use())
+
+
+def test_a_server_is_ready_while_each_of_its_versions_runs(tmp_path):
+    for number in (3, 4):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "saved_model.pb").touch()
+    served = {}
+
+    async def start_version(name, path):
+        running = types.SimpleNamespace(is_running=True)
+        return served.setdefault(int(path.name), running)
+
+    async def use():
+        config = ModelConfig("demo", tmp_path, versions=[3, 4])
+        models = Models(lambda: [config], start_version, 1.0)
+        assert not models.are_ready
+        await models.update()
+        assert models.are_ready
+        for version in served.values():
+            version.is_running = False
+            assert not models.are_ready
+            version.is_running = True
+        assert models.are_ready
 
     asyncio.run(use())
 

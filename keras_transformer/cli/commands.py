@@ -118,8 +118,7 @@ def export(given: dict[str, Any]) -> None:
     }
     _refuse(given, inapplicable[export_format], f"--format {export_format}")
     run = open_run(given["folder"])
-    learns = {"shortlist", "block_size"} & given.keys()
-    if "corpus" in given or (learns and not run.data.exists()):
+    if "corpus" in given:
         run = with_moved_paths(run, given)
     if export_format == "ctranslate2":
         from keras_transformer.export import ctranslate2
@@ -177,7 +176,8 @@ def translate(given: dict[str, Any]) -> None:
         if language is None:
             signature = model.metadata["signature"]
             language = sentences.source_language(signature)
-        translate_document(function, language, batch_size, workers)
+        has_tags = model.metadata.get("has_tags", False)
+        translate_document(function, language, batch_size, workers, has_tags)
         return
     progress = Progress("lines")
     # Enough lines to sort by length, and few enough to bound the memory.

@@ -23,13 +23,13 @@ def translate_document(
     language: str,
     batch_size: int,
     workers: int,
+    has_tags: bool = False,
 ) -> None:
     """Translates standard input as a document.
 
     All white space between sentences is kept. Bytes that are not UTF-8 become
-    U+FFFD. A tag such as `>>deu<<` at the beginning, which names the target
-    language, holds for all sentences without a tag of their own. A warning on
-    standard error says how many sentences were too long for the model.
+    U+FFFD. A warning on standard error says how many sentences were too long
+    for the model.
 
     Args:
         translate: function of strings that returns a dictionary with
@@ -37,6 +37,9 @@ def translate_document(
         language: language of the document, see `split_sentences`.
         batch_size: number of sentences to translate at a time.
         workers: number of threads that call `translate`.
+        has_tags: whether sentences begin with a tag of the target language,
+            such as `>>deu<<`. That of the first sentence then holds for all
+            that have none. Defaults to False.
     """
     progress = Progress("sentences")
     truncated: list[int] = []
@@ -54,7 +57,7 @@ def translate_document(
         text = b"".join(lines).decode(errors="replace")
         split = split_sentences(text, language)
         sentences = split.sentences
-        if tag is None and sentences:
+        if has_tags and tag is None and sentences:
             tag = _tag_of(sentences[0])
         if tag:
             sentences = [s if _tag_of(s) else f"{tag} {s}" for s in sentences]

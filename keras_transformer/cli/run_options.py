@@ -12,7 +12,6 @@ from keras_transformer.cli.arguments import (
     settings_of,
 )
 from keras_transformer.config import PRESETS, TransformerConfig
-from keras_transformer.data.corpus import is_path
 from keras_transformer.data.prepared import is_prepared
 from keras_transformer.training.new_run import (
     absolute_paths,
@@ -22,6 +21,7 @@ from keras_transformer.training.new_run import (
 )
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run, open_run, wait_for_file
+from keras_transformer.training.split import check_corpus, is_missing
 
 
 def run_of(given: dict[str, Any], worker: int) -> Run:
@@ -76,20 +76,15 @@ def with_moved_paths(run: Run, settings: dict[str, Any]) -> Run:
         if name == "data_dir" or _is_missing(name, kept[name])
     }
     recipe = dataclasses.replace(run.recipe, **moved)
-    if _is_missing("corpus", recipe.corpus):
-        raise ValueError(
-            "The corpus of the run is not where it was. Received: "
-            f"{recipe.corpus!r}, which is no folder. Put it back, or name its "
-            "new place by --corpus."
-        )
+    check_corpus(recipe)
     return dataclasses.replace(run, recipe=recipe)
 
 
 def _is_missing(name, path):
     """Returns whether a setting is a path that is not there."""
-    if not path or (name == "corpus" and not is_path(path)):
-        return False
-    return not os.path.isdir(path)
+    if name == "corpus":
+        return is_missing(path)
+    return bool(path) and not os.path.isdir(path)
 
 
 def _check_agrees(settings, run):

@@ -45,11 +45,11 @@ def run_pipeline(
                 raise
             print(f"{error} The pipeline is run again.", flush=True)
         except RuntimeError as error:
-            # A worker process sends errors as text, with their tracebacks.
-            found = re.findall(r"^ValueError: (.+)", str(error), re.MULTILINE)
-            if not found:
+            # A worker process sends an error as the text of its traceback.
+            errors = re.split(r"^(\w+(?:\.\w+)*): ", f"{error}", flags=re.M)
+            if len(errors) < 3 or errors[-2] != "ValueError":
                 raise
-            raise ValueError(found[-1]) from error
+            raise ValueError(errors[-1].split("\n\n")[0].strip()) from error
 
 
 class _EndedError(BaseException):

@@ -52,6 +52,7 @@ def prepare_on_beam(
     Raises:
         ValueError: as for `prepare`.
         RuntimeError: if a worker fails as often as the runner allows.
+        ChildProcessError: if DirectRunner's workers are killed four times.
     """
     settings = settings or Preparation()
     job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)

@@ -51,7 +51,7 @@ class PreparedCorpus:
     """
 
     def __init__(self, folder: str | os.PathLike):
-        self.folder = pathlib.Path(folder)
+        self.folder = pathlib.Path(folder).absolute()
         self.manifest = read_manifest(self.folder)
         self._check_files()
         self.source_tokenizer, self.target_tokenizer = (
@@ -174,23 +174,40 @@ class _Shard:
 
     def __init__(self, folder, record):
         self.pairs = record["pairs"]
-        self._paths = [
-            folder / f"{record['name']}.{kind}.npy" for kind in KINDS
-        ]
+        paths = [folder / f"{record['name']}.{kind}.npy" for kind in KINDS]
+        self._files = {path: _identity(path) for path in paths}
 
     def read(self, rows):
         """Returns the pairs with these numbers, in this order.
 
         The files are mapped for that long: a process may not keep as many
         files open as there can be shards.
+
+        Raises:
+            ValueError: if a file is not the one whose checksum was right.
         """
-        tokens, places = (np.load(path, mmap_mode="r") for path in self._paths)
+        for path, identity in self._files.items():
+            if _identity(path) != identity:
+                raise ValueError(
+                    f"{str(path)!r} of a prepared corpus has changed while the "
+                    "corpus was in use. Start again."
+                )
+        tokens, places = (np.load(path, mmap_mode="r") for path in self._files)
         starts, ends = places[rows], places[rows + 1]
         middle = starts[:, 1]
         return EncodedPairs(
             take_slices(tokens, starts[:, 0], middle - starts[:, 0]),
             take_slices(tokens, middle, ends[:, 0] - middle),
         )
+
+
+def _identity(path):
+    """Returns what tells a file from another of its name, `None` without it."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _joined(sides):

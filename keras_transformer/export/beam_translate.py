@@ -110,6 +110,7 @@ def translate_file(
     Raises:
         ValueError: if the file to write exists, or the source cannot be read.
         RuntimeError: if a worker fails as often as the runner allows.
+        ChildProcessError: if DirectRunner's workers are killed four times.
     """
     source, target = (pathlib.Path(p).absolute() for p in (source, target))
     model = pathlib.Path(model).absolute()

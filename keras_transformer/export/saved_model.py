@@ -163,6 +163,7 @@ def export(
             "block_size": block_size,
             "max_pieces": translator.max_pieces,
             "max_length": translator.max_length,
+            "has_tags": run.source_tokenizer.has_tags,
         }
         (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
         serving.write_extras(

@@ -114,11 +114,12 @@ class Models:
 
     @property
     def are_ready(self) -> bool:
-        """Whether requests to each model are computed."""
+        """Whether each model has versions, whose requests are computed."""
         return bool(self._configs) and all(map(self._is_running, self._configs))
 
     def _is_running(self, name):
-        return bool(self.available(name)) and self.find(name).is_running
+        served = [self.find(name, n) for n in self.available(name)]
+        return bool(served) and all(version.is_running for version in served)
 
     def require_ready(self) -> None:
         """Raises a `ValueError` if a model has no version that answers."""

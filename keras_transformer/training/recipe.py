@@ -115,12 +115,12 @@ class Recipe(CorpusSettings):
         check_field(
             self, "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
         )
-        check_field(
-            self,
-            "corpus",
-            isinstance(self.corpus, str),
-            "a string; rows in Python are to be prepared first",
-        )
+        if not isinstance(self.corpus, str):
+            raise ValueError(
+                "The corpus of a recipe is a name or a path, as a string. "
+                f"Received: a {type(self.corpus).__name__}. Prepare rows of "
+                "Python first, by `prepare(rows, folder)`."
+            )
         check_at_least(self, r_drop=0)
         check_field(self, "bpe_dropout", 0 <= self.bpe_dropout < 1, "in [0, 1)")
         check_field(

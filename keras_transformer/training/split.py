@@ -15,6 +15,7 @@ from keras_transformer.data.batches import TrainingPairs
 from keras_transformer.data.bpe_dropout import SampledPairs
 from keras_transformer.data.corpus import (
     SentencePairs,
+    is_path,
     load_pairs,
     remove_unusable,
 )
@@ -119,6 +120,26 @@ def prepare_training_pairs(
     return found
 
 
+def is_missing(corpus: str) -> bool:
+    """Returns whether a corpus is a path that is not there."""
+    is_folder = bool(corpus) and is_path(corpus)
+    return is_folder and not os.path.isdir(corpus)
+
+
+def check_corpus(recipe: Recipe) -> None:
+    """Checks that a run's corpus is where the recipe says.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if is_missing(recipe.corpus):
+        raise ValueError(
+            "The corpus of the run is not where it was. Received: "
+            f"{recipe.corpus!r}, which is no folder. Put it back, or name its "
+            "new place by --corpus."
+        )
+
+
 def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
     """Opens what a run is trained on.
 
@@ -128,7 +149,7 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
             run of version 0.1, which kept none.
 
     Raises:
-        ValueError: if the data is not what the run began with.
+        ValueError: if the data is not there, or not what the run began with.
     """
     if not run.recipe.corpus:
         raise ValueError(
@@ -136,6 +157,8 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
             f"{str(run.folder)!r}. Start a new run with --initial-run "
             f"{run.folder}."
         )
+    if not run.data.exists():
+        check_corpus(run.recipe)
     if not run.data.exists() and is_first:
         tokenizers = run.source_tokenizer, run.target_tokenizer
         prepare_training_pairs(run.recipe, run.data, tokenizers)

@@ -3,13 +3,7 @@
 import { AttentionView } from "./attention.js";
 import { afterPause, element, page } from "./elements.js";
 import { locate } from "./pieces.js";
-import {
-  choiceKey,
-  startOf,
-  store,
-  tagged,
-  translationOf,
-} from "./sentences.js";
+import { choiceKey, startOf, store, translationOf } from "./sentences.js";
 import { begin, predict, predictPath, report, state } from "./server.js";
 
 const EXPLAIN_PAUSE = 120; // milliseconds
@@ -30,11 +24,10 @@ async function explain() {
     return;
   }
   const signal = begin("explanation");
-  const text = tagged(sentence);
-  const key = JSON.stringify([predictPath(state.model), text]);
+  const key = JSON.stringify([predictPath(state.model), sentence]);
   try {
     if (!explanations.has(key)) {
-      const inputs = { text: [text] };
+      const inputs = { text: [sentence] };
       const outputs = await predict("explain", inputs, signal);
       signal.throwIfAborted();
       store(explanations, key, firstRow(outputs));

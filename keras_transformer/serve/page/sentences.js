@@ -26,18 +26,7 @@ export function hold(sentences) {
 
 function resultKey(sentence) {
   const { name, version } = state.model;
-  return JSON.stringify([name, version, state.settings, tagged(sentence)]);
-}
-
-/** Returns the tag of a target language that a sentence begins with, or "". */
-export function tagOf(sentence) {
-  return /^>>.*?<</.exec(sentence ?? "")?.[0] ?? "";
-}
-
-/** Returns a sentence with the tag that the text begins with. */
-export function tagged(sentence) {
-  if (!state.tag || tagOf(sentence)) return sentence;
-  return `${state.tag} ${sentence}`;
+  return JSON.stringify([name, version, state.settings, sentence]);
 }
 
 /** Returns what is known of a sentence's translations. */
@@ -48,7 +37,7 @@ export function resultOf(sentence) {
 /** Asks for the translations of sentences; returns the milliseconds. */
 export async function nBest(sentences, signal) {
   const keys = sentences.map(resultKey);
-  const inputs = { text: sentences.map(tagged), ...state.settings };
+  const inputs = { text: sentences, ...state.settings };
   const start = performance.now();
   const answer = await predict("n_best", inputs, signal);
   const time = performance.now() - start;

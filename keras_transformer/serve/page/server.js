@@ -10,7 +10,6 @@ export const state = {
   settings: {},
   text: "", // the text that `parts` was made from
   parts: { sentences: [], separators: [""] },
-  tag: "", // of the target language, with which the text begins: ">>deu<<"
   focus: 0, // index of the sentence whose alternatives are shown
   choices: new Map(), // translations that the user took, by `choiceKey`
 };

@@ -9,7 +9,6 @@ import {
   resultOf,
   sentenceAt,
   separators,
-  tagOf,
   translationOf,
   translationText,
   translations,
@@ -42,7 +41,6 @@ export async function translate() {
 }
 
 async function translateParts(text, parts, signal) {
-  state.tag = tagOf(parts.sentences[0]);
   const unique = [...new Set(parts.sentences)];
   hold(unique);
   const missing = unique.filter((sentence) => !resultOf(sentence));
