@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_transformer import beam_search, greedy_search, length_penalty
+from keras_transformer import (
+    beam_search,
+    greedy_search,
+    length_penalty,
+    sample,
+)
 from keras_transformer.search import next_token
 
 START, END = 2, 3
@@ -245,10 +250,9 @@ def test_a_beam_of_one_equals_greedy_search(seed, alpha):
     ids, scores = greedy_search(model.step, model.start(1), limits)
     one = beam_search(model.step, model.start(1), limits, 1, alpha)
     np.testing.assert_array_equal(one[0][:, 0], ids)
-    # A beam size that is no Python number takes the general path.
-    general = beam_search(
-        model.step, model.start(1), limits, np.int32(1), alpha
-    )
+    # A beam size that is a tensor takes the general path.
+    one_beam = tf.constant(1)
+    general = beam_search(model.step, model.start(1), limits, one_beam, alpha)
     for b in range(3):
         length = np.asarray(ids[b]).tolist().index(END) + 1
         expected = scores[b] / paper.length_penalty(length, alpha)
@@ -262,7 +266,7 @@ def test_the_end_token_may_be_zero():
     one = beam_search(model.step, model.start(1), *arguments)
     limits, _, *rest = arguments
     general = beam_search(
-        model.step, model.start(1), limits, np.int32(1), *rest
+        model.step, model.start(1), limits, tf.constant(1), *rest
     )
     np.testing.assert_array_equal(one[0], general[0])
     np.testing.assert_allclose(one[1], general[1], rtol=1e-5)
@@ -406,3 +410,57 @@ def test_limits_may_be_a_list_of_tensors_in_a_graph():
     found, _ = search(tf.constant(5))
     expected, _ = greedy_search(model.step, model.start(1), [5, 5])
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_prefix_without_a_way_on_leaves_the_others():
+    """The more probable first token leads to one after which all logits are
+    -inf."""
+    never = -np.inf
+    table = np.zeros((6, 6), "float32")
+    table[START] = [never, never, never, never, 1, 0.9]
+    table[4] = never
+    table[5] = [never, never, never, 0, never, never]
+
+    def step(tokens, cache, index):
+        return ops.take(ops.convert_to_tensor(table), tokens, axis=0), cache
+
+    ids, scores = beam_search(step, {}, [5], 2, 0.0)
+    assert ids[0, 0].numpy().tolist() == [5, END, 0, 0, 0]
+    expected = 0.9 - np.log(np.exp(1) + np.exp(0.9))
+    assert float(scores[0, 0]) == pytest.approx(expected, rel=1e-5)
+    assert float(greedy_search(step, {}, [5])[1][0]) == never
+    assert float(sample(step, {}, [5], top_k=1)[1][0]) == never
+
+
+def test_arguments_may_be_numbers_of_numpy():
+    model = TableModel(3, 2, 7)
+    expected = beam_search(model.step, model.start(3), [5, 9], 3, 0.7)
+    found = beam_search(
+        model.step, model.start(3), [5, 9], np.int64(3), np.float64(0.7)
+    )
+    np.testing.assert_array_equal(found[0], expected[0])
+    for beam_size, alpha in (
+        (np.int64(0), 0.6),
+        (2.0, 0.6),
+        (2, np.float32(-1)),
+    ):
+        with pytest.raises(ValueError, match="`beam_size` must be an integer"):
+            beam_search(model.step, model.start(2), [5], beam_size, alpha)
+    penalties = {
+        float(length_penalty(7, tf.constant(1, dtype)))
+        for dtype in (tf.int32, tf.float16, tf.float32, tf.float64)
+    }
+    assert penalties == {2.0}
+
+
+def test_one_row_of_minima_and_prefixes_is_for_all_sentences():
+    model = TableModel(3, 2, 7)
+    several = {"minima": [4, 4], "prefix": [[5, -1], [5, -1]]}
+    one = {"minima": [4], "prefix": [[5, -1]]}
+    for beams, search in ((1, greedy_search), (3, beam_search)):
+        more = {"beam_size": beams} if beams > 1 else {}
+        found, expected = (
+            search(model.step, model.start(beams), [5, 9], **more, **rules)[0]
+            for rules in (one, several)
+        )
+        np.testing.assert_array_equal(found, expected)

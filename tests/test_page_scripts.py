@@ -45,6 +45,7 @@ const whole = (sentences, separators, translations) =>
 console.log(JSON.stringify([
   whole(["我来了。", "你好吗？"], ["", "", "\\n"], ["I came.", "How are you?"]),
   whole(["我来了。", "你好。"], ["", "", ""], ["来た。", "今日は。"]),
+  whole(["他说：“你好!”", "我走了。"], ["", "", ""], ["“Hello!”", "I left."]),
   whole(["Yes.", "No."], [" ", " ", ""], ["Ja.", "Nein."]),
   whole([], ["  "], []),
 ]));
@@ -52,6 +53,7 @@ console.log(JSON.stringify([
     assert run(script) == [
         "I came. How are you?\n",
         "来た。今日は。",
+        "“Hello!” I left.",
         " Ja. Nein.",
         "  ",
     ]

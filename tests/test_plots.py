@@ -40,3 +40,12 @@ def test_the_attention_of_any_number_of_heads_is_drawn(tmp_path, heads):
     picture = path.read_text()
     for text in ("s6", "t4", f"head {heads}"):
         assert f"<!-- {text} -->" in picture
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 2, 3, 4), (1, 2, 4, 3), (2, 3, 4)], ids=str
+)
+def test_attention_of_another_shape_is_refused(tmp_path, shape):
+    with pytest.raises(ValueError, match=r"attention.shape=.*S=4, T=3"):
+        plot_attention("abcd", "xyz", np.ones(shape), tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())

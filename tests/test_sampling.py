@@ -218,3 +218,16 @@ def test_errors_name_what_was_received():
     ):
         with pytest.raises(ValueError, match=received):
             sample(None, None, [1], **arguments)
+
+
+def test_an_infinite_temperature_draws_all_tokens_alike():
+    ids, _ = sample(
+        OneRow(LOGITS).step,
+        {},
+        [3] * DRAWS,
+        temperature=float("inf"),
+        minima=[3] * DRAWS,
+        seed=1,
+    )
+    first = np.bincount(np.asarray(ids)[:, 0], minlength=5) / DRAWS
+    np.testing.assert_allclose(first, [0.25, 0.25, 0.25, 0, 0.25], atol=0.02)

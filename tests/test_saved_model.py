@@ -537,3 +537,36 @@ def test_a_translation_is_one_line(run):
     ].numpy():
         assert b"\n" not in line
         assert b"\r" not in line
+
+
+def test_blank_texts_are_never_cut(loaded):
+    found = loaded.translate(tf.constant(["\n" * 5000, "\u3000" * 5000]))
+    assert not found["truncated"].numpy().any()
+    explained = loaded.explain("")
+    assert explained["attention"].shape[2:] == (0, 0)
+
+
+def test_text_without_utf_8_is_translated_as_another(loaded):
+    """A surrogate alone, as of a broken pair in JSON."""
+    lines = ["room 7", "\udcff"]
+    found = translate_lines(loaded.translate, lines)
+    assert found[0] == translate_lines(loaded.translate, lines[:1])[0]
+    assert loaded.explain("\udcff")["source_pieces"]
+
+
+def test_lines_are_any_iterable_but_a_string(loaded):
+    lines = ["room 7", "a"]
+    found = translate_lines(loaded.translate, (line for line in lines))
+    assert found == translate_lines(loaded.translate, lines)
+    with pytest.raises(ValueError, match="a single one"):
+        translate_lines(loaded.translate, "room 7")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"beam_size": 2.0}, {"max_length": 7.5}, {"extra_length": None}],
+    ids=str,
+)
+def test_settings_of_the_search_are_integers(wrong):
+    with pytest.raises(ValueError, match="must be an integer"):
+        SearchSettings(**wrong)

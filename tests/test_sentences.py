@@ -186,6 +186,16 @@ def test_chinese_becomes_a_script_with_spaces():
     assert split.joined(["こんにちは。", "元気です。"]) == (
         "こんにちは。元気です。\n"
     )
+    # Marks at the end may be as narrow as in other scripts.
+    split = split_sentences("他说：“你好。”我走了。", "zh")
+    assert split.joined(["He said, “Hello.”", "I left."]) == (
+        "He said, “Hello.” I left."
+    )
+    for text in ("你好!再见!", "そうですか?はい!行きます。"):
+        split = split_sentences(text, "zh")
+        assert split.joined(split.sentences) == text
+        english = ["Yes!"] * len(split.sentences)
+        assert split.joined(english) == " ".join(english)
 
 
 def test_each_sentence_needs_a_translation():

@@ -293,11 +293,12 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 #
 # The matrices are in bfloat16 if the GPU or, without one, the processor of the
 # exporting machine multiplies in bfloat16, and in float32 otherwise. To serve on
-# another machine, choose by `export --dtype`. `export --dtype int8` makes the smallest folder, about a quarter of
-# float32's: the matrices are stored in int8, with a float32 scale for each
+# another machine, choose by `export --dtype`. `export --dtype int8` makes the
+# smallest folder, about a quarter of float32's: the matrices are stored in int8, with a float32 scale for each
 # output, or for each row of an embedding table. When the model is loaded,
 # float32 matrices are computed from them, once. It then runs at float32's speed,
-# and needs more memory than a float32 export, because both are in memory.
+# and needs more memory than a float32 export, because both are in memory. Neither
+# `keras.layers.TFSMLayer` nor the scope of a `tf.distribute` strategy takes it.
 #
 # For bfloat16, set `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1` in the server, as our
 # commands do: TensorFlow then lays out each matrix once. Never set it in a

@@ -12,6 +12,7 @@ import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 from keras_transformer import processor
 from keras_transformer.export.saved_model import METADATA, SUMS
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.text_lines import encoded
 from keras_transformer.inference.translator import best_of
 
 
@@ -80,7 +81,8 @@ class SavedTranslator:
             `source_pieces` and `target_pieces`, lists of S and T word pieces;
             and `attention`, `(N, H, T, S)`, see `Translator.explain`.
         """
-        found = self.loaded.signatures["explain"](text=tf.constant([line]))
+        text = tf.constant([encoded(line)])
+        found = self.loaded.signatures["explain"](text=text)
         found = {name: value.numpy()[0] for name, value in found.items()}
         source, target = (
             [piece.decode() for piece in found[side] if piece]
@@ -91,7 +93,7 @@ class SavedTranslator:
             "score": float(found["score"]),
             "source_pieces": source,
             "target_pieces": target,
-            "attention": found["attention"][:, :, : len(target)],
+            "attention": found["attention"][:, :, : len(target), : len(source)],
         }
 
     def searched_with(

@@ -42,10 +42,18 @@ def plot_attention(
 
     Raises:
         ImportError: if matplotlib is not installed.
-        ValueError: if matplotlib does not know the format.
+        ValueError: if the attention has another shape, or if matplotlib does
+            not know the format.
     """
     from matplotlib.figure import Figure
 
+    shape = np.shape(attention)
+    if len(shape) != 4 or shape[2:] != (len(target), len(source)):
+        raise ValueError(
+            "`attention` must have shape (N, H, T, S), of one sentence of S "
+            f"source and T target pieces. Received: attention.shape={shape}, "
+            f"S={len(source)}, T={len(target)}"
+        )
     heads = attention[layer]
     columns = min(len(heads), 4)
     rows = -(-len(heads) // columns)

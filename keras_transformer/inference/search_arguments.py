@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.search.next_token import number
 
 
 def checked(
@@ -20,12 +21,14 @@ def checked(
         ValueError: if a number is out of range. If it is a tensor, the graph
             raises a `tf.errors.InvalidArgumentError`.
     """
-    checks, values = [], [beam_size, alpha, max_length]
-    for name, value, low, high in (
-        ("beam_size", beam_size, 1, settings.max_beam_size),
-        ("alpha", alpha, 0.0, float("inf")),
-        ("max_length", max_length, 1, tf.int32.max),
+    checks, values = [], []
+    for name, value, dtype, low, high in (
+        ("beam_size", beam_size, tf.int32, 1, settings.max_beam_size),
+        ("alpha", alpha, tf.float32, 0.0, float("inf")),
+        ("max_length", max_length, tf.int32, 1, tf.int32.max),
     ):
+        value = tf.cast(value, dtype) if tf.is_tensor(value) else number(value)
+        values.append(value)
         holds = (value >= low) & (value <= high)
         message = f"`{name}` must be at least {low}, at most {high}."
         if tf.is_tensor(value):

@@ -81,6 +81,11 @@ class SearchSettings:
     )
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(field.default) is int or field.name == "max_length":
+                holds = type(value) is int or value is field.default
+                check_field(self, field.name, holds, "an integer")
         check_at_least(
             self,
             beam_size=1,

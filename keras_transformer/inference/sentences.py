@@ -84,8 +84,9 @@ class SplitText:
             )
         separators = list(self.separators)
         for i in range(1, len(translations)):
-            before = self.sentences[i - 1][-1], translations[i - 1][-1:]
-            if not separators[i] and _is_wide(before[0]) > _is_wide(before[1]):
+            before = self.sentences[i - 1], translations[i - 1]
+            was_wide, is_wide = map(_ends_wide, before)
+            if not separators[i] and was_wide and not is_wide:
                 separators[i] = " "
         parts = [separators[0]]
         for translation, separator in zip(
@@ -238,6 +239,7 @@ def _cut(text):
     return len(head)
 
 
-def _is_wide(character):
-    """Returns whether a character is as wide as those of Chinese."""
-    return bool(character) and unicodedata.east_asian_width(character) in "WF"
+def _ends_wide(text):
+    """Returns whether the last letter or digit is as wide as in Chinese."""
+    last = next((c for c in reversed(text) if c.isalnum()), "")
+    return bool(last) and unicodedata.east_asian_width(last) in "WF"

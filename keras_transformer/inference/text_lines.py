@@ -6,6 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import tensorflow as tf
 
 
+def encoded(line: str | bytes) -> bytes:
+    """Returns a string in UTF-8, with "?" for what has no place in it."""
+    return line.encode("utf-8", "replace") if isinstance(line, str) else line
+
+
 def translate_lines(
     translate: Callable[[tf.Tensor], dict[str, tf.Tensor]],
     lines: Sequence[str | bytes],
@@ -39,13 +44,19 @@ def translate_lines(
         The translations, in the order of the lines.
 
     Raises:
-        ValueError: if `batch_size` or `workers` is less than 1.
+        ValueError: if `batch_size` or `workers` is less than 1, or if there is
+            a single string instead of lines.
     """
     for name, value in (("batch_size", batch_size), ("workers", workers)):
         if value < 1:
             raise ValueError(
                 f"`{name}` must be at least 1. Received: {name}={value}"
             )
+    if isinstance(lines, str | bytes):
+        raise ValueError(
+            "Lines are several strings. Received: a single one. Give `[line]`."
+        )
+    lines = [encoded(line) for line in lines]
     share = -(-batch_size // workers)
     order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
     batches = [order[i : i + share] for i in range(0, len(order), share)]

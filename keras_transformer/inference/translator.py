@@ -187,7 +187,7 @@ class Translator:
             "score": tf.tensor_scatter_nd_update(
                 tf.zeros(shape), rows, scores[:count]
             ),
-            "truncated": truncated,
+            "truncated": truncated & is_full,
         }
 
     def score(
@@ -257,7 +257,7 @@ class Translator:
             blank,
         )
         score = tf.where(blank, 0.0, scores[: tf.size(blank), 0])
-        return {**found, "score": score, "truncated": truncated}
+        return {**found, "score": score, "truncated": truncated & ~blank}
 
     def search(
         self,

@@ -18,6 +18,7 @@ from keras_transformer.search.next_token import (
     MINUS_INFINITY,
     at_most,
     most_probable,
+    number,
 )
 from keras_transformer.search.sampling import (
     Cache,
@@ -107,13 +108,14 @@ def beam_search(
         ValueError: if `beam_size` < 1 or `alpha` < 0, or if `formula` or
             `early_stopping` is unknown.
     """
-    if any(
+    beam_size, alpha = number(beam_size), number(alpha)
+    if isinstance(beam_size, float) or any(
         isinstance(x, int | float) and not x >= low  # nor if it is NaN
         for x, low in ((beam_size, 1), (alpha, 0))
     ):
         raise ValueError(
-            "`beam_size` must be at least 1 and `alpha` at least 0. "
-            f"Received: beam_size={beam_size}, alpha={alpha}"
+            "`beam_size` must be an integer of at least 1, and `alpha` at "
+            f"least 0. Received: beam_size={beam_size}, alpha={alpha}"
         )
     for name, value, known in (
         ("formula", formula, FORMULAS),

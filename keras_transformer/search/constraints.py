@@ -31,10 +31,11 @@ class Constraints:
     Args:
         limits: integers `(B,)`, the maximum number of tokens of each row, end
             token included.
-        minima: integers `(B,)`, the minimum number of tokens of each row, end
-            token included, or `None`. A smaller limit takes precedence.
-        prefix: integers `(B, P)`, the tokens that each row begins with, -1
-            where any token is allowed, or `None`.
+        minima: integers `(B,)` or `(1,)`, the minimum number of tokens of each
+            row, end token included, or `None`. A smaller limit takes
+            precedence.
+        prefix: integers `(B, P)` or `(1, P)`, the tokens that each row begins
+            with, -1 where any token is allowed, or `None`.
         end_id: the end token.
     """
 
@@ -46,16 +47,21 @@ class Constraints:
         end_id: int,
     ):
         self.limits = ops.cast(limits, "int32")
-        self.minima = None if minima is None else ops.cast(minima, "int32")
+        rows = ops.shape(self.limits)
+        self.minima = None
+        if minima is not None:
+            minima = ops.cast(minima, "int32")
+            self.minima = ops.broadcast_to(minima, rows)
         self.prefix = None
         self.end_id = end_id
         self.longest = longest_limit(limits)
         if prefix is not None:
             # One more free column, so that the prefix is never empty.
-            self.prefix = ops.pad(
+            prefix = ops.pad(
                 ops.cast(prefix, "int32"), ((0, 0), (0, 1)), constant_values=-1
             )
-            length = ops.shape(self.prefix)[1]
+            length = ops.shape(prefix)[1]
+            self.prefix = ops.broadcast_to(prefix, (*rows, length))
             self.prefix_positions = ops.arange(length, dtype="int32")
             # A row is at least as long as its prefix with an end token.
             lengths = ops.where(self.prefix >= 0, self.prefix_positions + 2, 1)

@@ -45,4 +45,5 @@ def length_penalty(
             f"Received: formula={formula!r}"
         )
     length = ops.cast(length, "float32")
-    return (length if formula == "power" else (5.0 + length) / 6.0) ** alpha
+    base = length if formula == "power" else (5.0 + length) / 6.0
+    return base ** ops.cast(alpha, "float32")

@@ -3,6 +3,9 @@
 Shapes: N rows, V vocabulary.
 """
 
+from typing import Any
+
+import numpy as np
 from keras import KerasTensor, ops
 
 from keras_transformer.search.batched_take import batched_take
@@ -44,7 +47,7 @@ def most_probable(
     only = ops.where(first, _at_token(logits, forced), MINUS_INFINITY)
     best = ops.where(is_forced, only, best)
     tokens = ops.where(is_forced, forced[:, None], tokens)
-    return best - total, tokens
+    return _log_probs(best, total), tokens
 
 
 def draw(
@@ -77,7 +80,8 @@ def draw(
     else:  # most probable first
         best, tokens = _top_k(allowed, at_most(top_k or width, width))
     largest = ops.max(best, axis=-1, keepdims=True)
-    weights = ops.exp((best - largest) / max(temperature, 1e-6))
+    # Beyond these, the weights are 0 and 1 or all the same, or no numbers.
+    weights = ops.exp((best - largest) / min(max(temperature, 1e-6), 1e30))
     below = ops.cumsum(weights, axis=-1)
     if top_p is not None:
         # The most probable token is always kept: below - weights is 0 there.
@@ -96,7 +100,19 @@ def draw(
     )
     drawn = ops.where(forced >= 0, forced, drawn)
     total = _log_sum_exp(logits, ops.argmax(logits, axis=-1))
-    return (_at_token(logits, drawn) - total)[:, 0], drawn
+    return _log_probs(_at_token(logits, drawn), total)[:, 0], drawn
+
+
+def _log_probs(logits, total):
+    """Returns log-probabilities: -inf also in a row in which all logits are,
+    whose `total`, the logarithm of its sum of exponentials, is no number."""
+    is_barred = ops.equal(logits, MINUS_INFINITY)
+    return ops.where(is_barred, MINUS_INFINITY, logits - total)
+
+
+def number(value: Any) -> Any:
+    """Returns a number of NumPy as one of Python, and all else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _without_end(logits, early, end_id):
