@@ -15,6 +15,8 @@ import os
 import pathlib
 import tempfile
 
+from interleaved import machine
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 BATCH = 50
@@ -93,6 +95,7 @@ def main():
     parser.add_argument("--reference")
     parser.add_argument("--tokenize", default="13a")
     options = parser.parse_args()
+    print(machine())
 
     from keras_transformer.data import read_lines
     from keras_transformer.export import (

@@ -24,6 +24,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import numpy as np
 import tensorflow as tf
+from interleaved import machine
 
 from keras_transformer import (
     Transformer,
@@ -194,6 +195,9 @@ def main():
     parser.add_argument("--simulate", type=float, nargs="+", metavar="SHARE")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
+    if not options.simulate and not (options.run and options.source):
+        parser.error("name a run and --source, or --simulate")
+    print(machine())
     if options.simulate:
         for block_size in options.block_size:
             for share in options.simulate:

@@ -22,9 +22,12 @@ import multiprocessing
 import os
 import pathlib
 import resource
+import shutil
 import subprocess
 import sys
 import time
+
+from interleaved import machine
 
 TOKENS, VOCABULARY = 4096, 3500
 
@@ -124,6 +127,7 @@ def main():
     if options.read is not None:
         read(options.folder, options.read)
         return
+    print(machine())
     corpora = {f"{size:,} pairs": size for size in options.sizes}
     if options.corpus:
         corpora = {options.corpus: None}
@@ -132,12 +136,18 @@ def main():
         if not corpus.exists():
             # In a process of its own: a command's memory is counted from that
             # of the process that starts it.
+            partial = corpus.with_name(f"{corpus.name}.part")
+            shutil.rmtree(partial, ignore_errors=True)
             process = multiprocessing.Process(
-                target=write_corpus, args=(corpus, size)
+                target=write_corpus, args=(partial, size)
             )
             process.start()
             process.join()
-        prepared = options.folder / f"prepared-{size}"
+            if process.exitcode:
+                sys.exit(f"The corpus of {name} could not be written.")
+            partial.rename(corpus)
+        prepared = options.folder / f"prepared-{size or corpus.name}"
+        shutil.rmtree(prepared, ignore_errors=True)  # of an earlier start
         seconds, most = prepare(corpus, prepared, options.vocab_size)
         on_disk = sum(path.stat().st_size for path in prepared.iterdir())
         print(

@@ -31,7 +31,14 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from interleaved import SETTINGS, megabytes, serve, set_up, start
+from interleaved import (
+    SETTINGS,
+    megabytes,
+    resident,
+    serve,
+    set_up,
+    start,
+)
 from training_steps import THREADS
 
 PIECES_IN, PIECES_OUT = 20, 33
@@ -433,7 +440,7 @@ def growth(folder, lines):
             tokens = case["batch"] * (case["pieces"] + OUT_BEYOND)
             print(
                 f"{value:8}{seconds * 1000:9,.0f}{tokens / seconds:10,.0f}"
-                f"{megabytes():7,.0f}",
+                f"{resident():7,.0f}",
                 flush=True,
             )
 
@@ -458,6 +465,8 @@ def main():
     if options.prepare:
         serve(lambda: (prepare(*options.prepare), None))
         return
+    if options.run and not options.lines:
+        parser.error("--run needs --lines")
     set_up(options.setting)
     with tempfile.TemporaryDirectory() as folder:
         run = options.run or ""

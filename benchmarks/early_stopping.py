@@ -17,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import tensorflow as tf
+from interleaved import machine
 
 from keras_transformer.config import PAD
 from keras_transformer.data import read_lines
@@ -84,6 +85,7 @@ def main():
     parser.add_argument("--tokenize", default="13a")
     parser.add_argument("--alpha", type=float, default=0.6)
     options = parser.parse_args()
+    print(machine())
     run = open_run(options.run)
     lines = read_lines(options.source)
     references = read_lines(options.reference)

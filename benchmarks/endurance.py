@@ -15,14 +15,13 @@ and whether every line has its answer in its place.
 import argparse
 import os
 import pathlib
-import platform
 import random
 import subprocess
 import sys
 import tempfile
 import time
 
-from interleaved import cpu, resident
+from interleaved import machine, resident
 
 LONG = 50_000  # characters
 
@@ -123,7 +122,7 @@ def main():
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--file-lines", type=int, default=100_000)
     options = parser.parse_args()
-    print(platform.platform(), cpu(), flush=True)
+    print(machine(), flush=True)
     sentences = pathlib.Path(options.lines).read_bytes().split(b"\n")
     sentences = [line for line in sentences if line.strip()]
     if options.file_lines:

@@ -180,6 +180,8 @@ def main():
         name, threads = options.work
         serve(lambda: work(name, int(threads)))
         return
+    if not (options.folders and options.source):
+        parser.error("name folders of exports, and --source")
     set_up(options.setting)
     lines = pathlib.Path(options.source).read_text().splitlines()
     for batch in options.batch:

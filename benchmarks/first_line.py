@@ -22,11 +22,12 @@ def work(path):
     began = time.perf_counter()
     import tensorflow as tf
 
-    from keras_transformer import __main__ as command
+    from keras_transformer.cli import commands
+    from keras_transformer.cli.arguments import BATCH_SIZE
 
-    command._workers(command.BATCH_SIZE)
+    commands._workers(BATCH_SIZE)
     imported = time.perf_counter()
-    model = command._exported(path)
+    model = commands._exported(path)
     times = [imported - began, time.perf_counter() - imported]
     for line in LINES:
         began = time.perf_counter()

@@ -21,6 +21,7 @@ import time
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
+from interleaved import machine
 from training_steps import Shape, torch_compiled, torch_eager
 
 # Layers, d_model, d_ff, heads, V, rows, length; and the schedule's steps.
@@ -122,5 +123,6 @@ if __name__ == "__main__":
     if options.work:
         work(*options.work)
     else:
+        print(machine())
         for shape in options.shape:
             compare(shape, options.rounds, options.peak)

@@ -2,6 +2,7 @@
 that all see the same noise of the machine."""
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 import threading
 
 # Processors that this one can stand for, by the environment of the peers.
@@ -32,7 +34,19 @@ SETTINGS = {
 def set_up(setting):
     """Sets the environment for a setting, and prints it with the machine."""
     os.environ.update(SETTINGS[setting])
-    print(f"{platform.platform()} {cpu()}; setting: {setting}", flush=True)
+    print(f"{machine()}; setting: {setting}", flush=True)
+
+
+def machine():
+    """Describes the machine, and the versions of what computes."""
+    versions = []
+    for name in ("tensorflow", "keras", "torch", "ctranslate2", "keras-hub"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+    return (
+        f"{platform.platform()} {cpu()}, {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}, {', '.join(versions)}"
+    )
 
 
 def megabytes():
@@ -104,23 +118,35 @@ class Peer:
 
     def __init__(self, name, *command):
         self.name = name
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115, ends with it
         self.process = subprocess.Popen(
             [sys.executable, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.errors,
             text=True,
         )
         self.metadata = self._read()
 
     def _read(self):
         line = self.process.stdout.readline()
-        return json.loads(line) if line else {"missing": "it failed"}
+        if line:
+            return json.loads(line)
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").split("\n")
+        return {"missing": next(filter(str.strip, lines[::-1]), "it failed")}
 
     def ask(self, question=None):
-        self.process.stdin.write(json.dumps(question) + "\n")
-        self.process.stdin.flush()
-        return self._read()
+        """Returns the answer; ends the program if there is none."""
+        try:
+            self.process.stdin.write(json.dumps(question) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the reason is read below
+        answer = self._read()
+        if isinstance(answer, dict) and "missing" in answer:
+            sys.exit(f"{self.name} failed: {answer['missing']}")
+        return answer
 
     def end(self):
         self.process.stdin.close()
@@ -128,20 +154,30 @@ class Peer:
 
 
 def start(commands):
-    """Peers by their names; those that are missing are named and left out."""
+    """Peers by their names; those that are missing are named and left out.
+
+    The program ends if all are.
+    """
     peers = [Peer(name, *command) for name, command in commands.items()]
     for peer in peers:
         if "missing" in peer.metadata:
             print(f"{peer.name}: left out, {peer.metadata['missing']}")
             peer.end()
-    return [peer for peer in peers if "missing" not in peer.metadata]
+    found = [peer for peer in peers if "missing" not in peer.metadata]
+    if not found:
+        sys.exit("Nothing is left to measure.")
+    return found
 
 
 def cpu():
     """The processor, and what it has for matrices."""
-    with open("/proc/cpuinfo") as file:
-        pairs = [line.split(":", 1) for line in file if ":" in line]
+    path = pathlib.Path("/proc/cpuinfo")
+    if not path.exists():
+        return platform.processor()
+    pairs = [x.split(":", 1) for x in path.read_text().split("\n") if ":" in x]
     lines = {name.strip(): value.strip() for name, value in pairs}
-    flags = lines["flags"].split()
-    extras = [f for f in ("avx512f", "avx512_bf16", "amx_tile") if f in flags]
-    return f"{lines['model name']}, {' '.join(extras)}"
+    flags = lines.get("flags", lines.get("Features", "")).split()
+    wanted = "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve", "bf16"
+    extras = [flag for flag in wanted if flag in flags]
+    name = lines.get("model name", platform.machine())
+    return f"{name}, {' '.join(extras)}"

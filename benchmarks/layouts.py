@@ -12,20 +12,19 @@ bfloat16 TensorFlow lays out the matrices once, as our commands have it.
 
 import argparse
 import os
-import platform
 import statistics
 import time
 
 from decoding import BEAM, PIECES_IN, PIECES_OUT, freeze
-from interleaved import SETTINGS, cpu, serve, start
+from interleaved import SETTINGS, machine, serve, start
 from training_steps import SHAPES
 
 
-def as_exported(inference, weights):
+def as_exported(layers, weights):
     pass
 
 
-def panels(inference, weights, width=64):
+def panels(layers, weights, width=64):
     """Large matrices `(D_in, D_out)` as `(D_out / 64, D_in, 64)`."""
     import tensorflow as tf
 
@@ -45,10 +44,10 @@ def panels(inference, weights, width=64):
         )
 
     _change_kernels(weights, in_panels)
-    inference._product = product
+    layers.product = product
 
 
-def transposed_table(inference, weights):
+def transposed_table(layers, weights):
     """The projection's matrix as the embedding has it, `(V, D)`."""
     import tensorflow as tf
 
@@ -60,7 +59,7 @@ def transposed_table(inference, weights):
         by_rows = kernel is projection["kernel"]
         return tf.matmul(x, kernel, transpose_b=by_rows)
 
-    inference._product = product
+    layers.product = product
 
 
 VARIANTS = {
@@ -97,13 +96,14 @@ def work(name, setting, shape, dtype):
 
     from keras_transformer import Transformer, beam_search
     from keras_transformer.config import END
-    from keras_transformer.inference import fast_model as inference
+    from keras_transformer.inference import fast_layers
+    from keras_transformer.inference.fast_model import InferenceModel
     from keras_transformer.inference.fast_weights import inference_weights
 
     size = SHAPES[shape]
     weights = inference_weights(Transformer(size.config()), dtype, [END])
-    VARIANTS[name](inference, weights)
-    model = inference.InferenceModel(size.config(), weights)
+    VARIANTS[name](fast_layers, weights)
+    model = InferenceModel(size.config(), weights)
     ids = tf.TensorSpec([None, None], tf.int32)
 
     @tf.function(input_signature=[ids], autograph=False)
@@ -176,7 +176,7 @@ def main():
     if options.work:
         serve(lambda: work(*options.work))
         return
-    print(platform.platform(), cpu())
+    print(machine())
     for setting in options.setting:
         for shape in options.shape:
             for dtype in options.dtype:

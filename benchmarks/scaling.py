@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 
+from interleaved import machine
 from training_steps import SHAPES, keras_transformer, tensorflow
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
@@ -227,6 +228,7 @@ if __name__ == "__main__":
     if options.memory:
         kind, length = options.memory
         sys.exit(print(peak_memory(kind, int(length))))
+    print(machine())
     tensorflow()
     if options.restricted:
         sys.exit(restricted(options.longest, options.rounds))

@@ -36,6 +36,8 @@ import sys
 import tempfile
 import time
 
+from interleaved import machine
+
 SHORT = 60  # bytes
 COMMAND = [sys.executable, "-m", "keras_transformer"]
 
@@ -56,7 +58,8 @@ def texts(count):
 def translate(model, lines):
     """Translates lines by the command; returns them and seconds for each pass.
 
-    The time of starting is taken out by translating the lines once and twice.
+    The time of starting is taken out: the lines are translated once, and three
+    times.
     """
     seconds, outputs = [], None
     for times in (1, 3):
@@ -292,7 +295,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve-options", nargs=argparse.REMAINDER, default=[])
     given = parser.parse_args()
-    newest = max(given.model.glob("[0-9]*"), key=lambda path: int(path.name))
+    versions = list(given.model.glob("[0-9]*"))
+    if not versions:
+        parser.error(f"{given.model} has no version of a model")
+    print(machine())
+    newest = max(versions, key=lambda path: int(path.name))
     name, lines = given.model.name, texts(given.texts)
     outputs, _ = translate(newest, lines)
     pairs = list(zip(lines, outputs, strict=True))

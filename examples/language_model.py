@@ -1,8 +1,8 @@
 """A small language model: the decoder without a memory, composed by hand.
 
 An encoder layer under a causal mask is the layer of a decoder-only model. It
-learns German sentences letter by letter, and writes some, one letter at a time
-from its cache.
+learns German sentences letter by letter, and writes some: it draws one letter
+at a time, with a cache.
 
     python examples/language_model.py
 
@@ -24,7 +24,7 @@ from keras_transformer import (
     LabelSmoothedCrossEntropy,
     Perplexity,
     PositionalEmbedding,
-    beam_search,
+    sample,
 )
 from keras_transformer.checks import assert_no_leak
 from keras_transformer.data.builtin.grammar import sentence_pairs
@@ -92,18 +92,17 @@ def main(count=12_000, epochs=4):
         validation_data=(ids[:held_out, :-1], ids[:held_out, 1:]),
         verbose=2,
     )
-    beams = 3
-    written, scores = beam_search(
+    count = 3
+    written, scores = sample(
         model.step,
-        model.empty_cache(beams, 80),
-        limits=[80],
-        beam_size=beams,
+        model.empty_cache(count, 80),
+        limits=[80] * count,
+        top_p=0.9,
+        seed=1,
         start_id=START,
         end_id=END,
     )
-    for row, score in zip(
-        ops.convert_to_numpy(written[0]), scores[0], strict=True
-    ):
+    for row, score in zip(ops.convert_to_numpy(written), scores, strict=True):
         text = "".join(letters[i - 3] for i in row if i > END)
         print(f"{float(score):7.3f}  {text}")
     perplexity = history.history["val_perplexity"][-1]

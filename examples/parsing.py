@@ -40,6 +40,13 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 import keras
 import numpy as np
 import tensorflow as tf
+
+try:
+    import matplotlib.figure  # noqa: F401, draws at the end
+except ImportError as error:
+    raise ImportError(
+        "The picture needs matplotlib. Install it: pip install matplotlib"
+    ) from error
 from treebank import (
     bracket_scores,
     is_balanced,

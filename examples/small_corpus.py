@@ -1,6 +1,6 @@
 """A small corpus that is made larger by translating it.
 
-    python examples/small_corpus.py FOLDER runs/small --train train
+    python examples/small_corpus.py CORPUS FOLDER --train train
         --validation val [--source en --target de --tokenize none]
 
 With some ten thousand pairs a Transformer overfits early. So the training has
@@ -201,7 +201,8 @@ def translated(run, lines):
     """
     model = load_model(run)
     of_lines = sha256("\n".join(lines).encode())[:12]
-    path = run.folder / f"beams-{digest(model)[:12]}-{of_lines}.json"
+    name = f"beams-{digest(model)[:12]}-{of_lines}-{BEAM}-{ALPHA}.json"
+    path = run.folder / name
     if not path.exists():
         translator = Translator(
             model,

@@ -49,13 +49,13 @@ def main(count=6000, epochs=8):
     lines, cities = sentences(count)
     names = sorted(set(cities))
     labels = np.array([names.index(city) for city in cities])
+    held_out = count // 6
     words = keras.layers.TextVectorization()
-    words.adapt(lines)
+    words.adapt(lines[held_out:])
     ids = np.asarray(words(lines))
     model = build(words.vocabulary_size(), len(names))
     assert_no_leak(model, ids[:4])
 
-    held_out = count // 6
     model.compile(
         keras.optimizers.Adam(2e-3),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -20,7 +20,13 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 from keras_transformer.data import load_pairs
 from keras_transformer.export import SavedTranslator, saved_model
 from keras_transformer.inference import evaluation, translate_lines
-from keras_transformer.training import Recipe, open_run, start_run, train
+from keras_transformer.training import (
+    Recipe,
+    checkpoints,
+    open_run,
+    start_run,
+    train,
+)
 
 RECIPE = Recipe(
     corpus="builtin",
@@ -44,6 +50,12 @@ def main(folder="runs/demo", export="saved_models/demo/1", steps=STEPS):
         run = open_run(folder)
     else:
         run = start_run(folder, "tiny", RECIPE, **OVERRIDES)
+    done = max(dict(checkpoints.steps(run.checkpoints)), default=0)
+    if export.exists() and done < steps:
+        raise ValueError(
+            f"{str(export)!r} is there already, and would not be of the "
+            f"{steps:,} steps to train. Remove it."
+        )
     weights = saved_model.digest(train(run, steps))
     # A second run of this program finds all done. But an older export of
     # other weights is not taken for ours: `export` will say that it is there.

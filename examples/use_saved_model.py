@@ -8,8 +8,8 @@ package need not be installed.
 Promise: five sentences within seconds on any machine.
 """
 
+import argparse
 import os
-import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # TensorFlow leaves oneDNN off on processors without AVX-512.
@@ -40,4 +40,8 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "saved_models/demo/1")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("path", help="saved_models/NAME/VERSION")
+    main(parser.parse_args().path)

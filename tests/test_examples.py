@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from conftest import SMALL
 
+from keras_transformer.training import checkpoints
+
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
@@ -150,7 +152,9 @@ def test_image_to_text_encodes_every_number(image_to_text):
         assert image_to_text.decoded(ids) == name
 
 
-@pytest.mark.parametrize("name", ["speech", "images", "image_to_text"])
+@pytest.mark.parametrize(
+    "name", ["speech", "images", "image_to_text", "parsing"]
+)
 def test_examples_say_before_they_train_that_they_draw(name, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.delitem(sys.modules, "images", raising=False)
@@ -211,6 +215,10 @@ def test_translation_exports_a_model_that_use_saved_model_loads(
     assert result["sentences"] == 20
     load("use_saved_model").main(str(export))
     assert "quarter past five" in capsys.readouterr().out
+    # Before it trains on, it says that the export would be another.
+    with pytest.raises(ValueError, match="is there already"):
+        example.main(tmp_path / "run", export, steps=4)
+    assert max(dict(checkpoints.steps(tmp_path / "run" / "checkpoints"))) == 2
 
 
 def test_paper_recipes_trains_and_refuses_other_settings(
@@ -342,3 +350,10 @@ def test_small_corpus_puts_each_sentence_on_one_line(recipe, monkeypatch):
     broken = SentencePairs(["one\ntwo"], ["eins\r\nzwei"])
     monkeypatch.setattr(example, "load_pairs", lambda *_: broken)
     assert example.pairs_of(recipe, "train") == [("one two", "eins zwei")]
+
+
+def test_the_first_lines_of_an_export_are_timed(exported, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES.parent / "benchmarks"))
+    found, _ = importlib.import_module("first_line").work(str(exported))
+    assert len(found["times"]) == 4
+    assert min(found["times"]) > 0
