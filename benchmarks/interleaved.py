@@ -40,7 +40,7 @@ def set_up(setting):
 def machine():
     """Describes the machine, and the versions of what computes."""
     versions = []
-    for name in ("tensorflow", "keras", "torch", "ctranslate2", "keras-hub"):
+    for name in ("tensorflow", "keras", "jax", "torch", "ctranslate2"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{name} {importlib.metadata.version(name)}")
     return (
@@ -132,6 +132,8 @@ class Peer:
         line = self.process.stdout.readline()
         if line:
             return json.loads(line)
+        if (status := self.process.wait()) < 0:
+            return {"missing": f"ended by signal {-status}"}
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").split("\n")
         return {"missing": next(filter(str.strip, lines[::-1]), "it failed")}

@@ -203,7 +203,8 @@ class TokenMetric(keras.metrics.Metric):
     ) -> None:
         labels = labels_of(y_true, y_pred)
         weights = token_weights(labels, self.pad_id, sample_weight)
-        values = ops.cast(self.values(labels, y_pred), "float32")
+        logits = ops.cast(y_pred, "float32")  # without the mask of y_pred
+        values = ops.cast(self.values(labels, logits), "float32")
         # What has no weight may be anything, even NaN.
         values = ops.where(ops.equal(weights, 0), 0.0, values)
         for total, summed in ((self.total, values), (self.tokens, 1.0)):

@@ -172,6 +172,13 @@ def test_loss_and_metrics_leave_out_what_the_mask_hides():
     assert found["share"] == pytest.approx(right, rel=1e-5)
 
 
+def test_metrics_of_16_bit_logits_are_computed_in_float32():
+    metric = Perplexity()
+    logits = keras.ops.zeros((1, 3, 8000), "bfloat16")
+    metric.update_state(np.array([[5, 3, 0]]), logits)
+    assert float(metric.result()) == pytest.approx(8000, rel=1e-4)
+
+
 def test_metrics_do_not_depend_on_the_batch_size():
     labels, logits = some_batch()
     for metric in (TokenLoss(), TokenAccuracy(), Perplexity()):

@@ -181,10 +181,13 @@ def test_a_corpus_that_changes_in_use_is_not_read_on(corpus, tmp_path):
     prepared = prepare(str(corpus), folder, SETTINGS)
     rows = np.array([3])
     prepared.read(rows, 0)
+    for path in folder.iterdir():  # as a copy of the files would have it
+        os.utime(path, (1, 1))
+    prepared.read(rows, 0)
     shutil.rmtree(folder)
     with pytest.raises(ValueError, match=r"has changed while .* in use"):
         prepared.read(rows, 0)
-    prepare(str(corpus), folder, SETTINGS)
+    prepare(str(corpus), folder, Preparation(vocab_size=350))
     with pytest.raises(ValueError, match=r"has changed while .* in use"):
         prepared.read(rows, 0)
 

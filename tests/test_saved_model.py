@@ -520,6 +520,14 @@ def test_n_best_in_python_has_the_limits_of_a_server(run):
         translator.n_best(text, 33, 0.6)
     with pytest.raises(ValueError, match="max_length=0"):
         translator.n_best(text, 4, 0.6, 0)
+    # A tensor of another dtype is taken, but not what is left of its value.
+    found = translator.n_best(text, tf.constant(3, tf.int64), np.float64(0.6))
+    expected = translator.n_best(text, 3, 0.6)
+    np.testing.assert_array_equal(found["score"], expected["score"])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 32"):
+        translator.n_best(text, tf.constant(2**32 + 1, tf.int64), 0.6)
+    with pytest.raises(ValueError, match="must be an integer"):
+        translator.n_best(text, tf.constant(2.9), 0.6)
 
 
 def test_a_translation_is_one_line(run):
@@ -570,3 +578,4 @@ def test_lines_are_any_iterable_but_a_string(loaded):
 def test_settings_of_the_search_are_integers(wrong):
     with pytest.raises(ValueError, match="must be an integer"):
         SearchSettings(**wrong)
+    assert type(SearchSettings(beam_size=np.int64(3)).beam_size) is int

@@ -191,6 +191,8 @@ def test_chinese_becomes_a_script_with_spaces():
     assert split.joined(["He said, “Hello.”", "I left."]) == (
         "He said, “Hello.” I left."
     )
+    split = split_sentences("他买了iPhone 15。我走了。", "zh")
+    assert split.joined(["He bought it.", "I left."]) == "He bought it. I left."
     for text in ("你好!再见!", "そうですか?はい!行きます。"):
         split = split_sentences(text, "zh")
         assert split.joined(split.sentences) == text

@@ -110,8 +110,7 @@ class PreparedCorpus:
         def check(name):
             path = self.folder / name
             try:
-                with open(path, "rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                found = file_sha256(path)
             except OSError as error:
                 raise ValueError(
                     f"Cannot read {str(path)!r} of a prepared corpus: "
@@ -174,8 +173,11 @@ class _Shard:
 
     def __init__(self, folder, record):
         self.pairs = record["pairs"]
-        paths = [folder / f"{record['name']}.{kind}.npy" for kind in KINDS]
-        self._files = {path: _identity(path) for path in paths}
+        self._sums = {
+            folder / f"{record['name']}.{kind}.npy": record["sha256"][kind]
+            for kind in KINDS
+        }
+        self._seen = {path: _identity(path) for path in self._sums}
 
     def read(self, rows):
         """Returns the pairs with these numbers, in this order.
@@ -186,13 +188,15 @@ class _Shard:
         Raises:
             ValueError: if a file is not the one whose checksum was right.
         """
-        for path, identity in self._files.items():
-            if _identity(path) != identity:
-                raise ValueError(
-                    f"{str(path)!r} of a prepared corpus has changed while the "
-                    "corpus was in use. Start again."
-                )
-        tokens, places = (np.load(path, mmap_mode="r") for path in self._files)
+        for path, digest in self._sums.items():
+            if self._seen[path] != (found := _identity(path)):
+                if found is None or file_sha256(path) != digest:
+                    raise ValueError(
+                        f"{str(path)!r} of a prepared corpus has changed while "
+                        "the corpus was in use. Start again."
+                    )
+                self._seen[path] = found
+        tokens, places = (np.load(path, mmap_mode="r") for path in self._sums)
         starts, ends = places[rows], places[rows + 1]
         middle = starts[:, 1]
         return EncodedPairs(
@@ -246,6 +250,12 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
 def is_prepared(corpus: str) -> bool:
     """Returns whether the name of a corpus is a folder made by `prepare`."""
     return pathlib.Path(corpus, MANIFEST).is_file()
+
+
+def file_sha256(path: pathlib.Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256(data: bytes) -> str:

@@ -18,8 +18,9 @@ def checked(
     before.
 
     Raises:
-        ValueError: if a number is out of range. If it is a tensor, the graph
-            raises a `tf.errors.InvalidArgumentError`.
+        ValueError: if a number is out of range, or a tensor has another dtype.
+            If a tensor is out of range, the graph raises a
+            `tf.errors.InvalidArgumentError`.
     """
     checks, values = [], []
     for name, value, dtype, low, high in (
@@ -27,13 +28,22 @@ def checked(
         ("alpha", alpha, tf.float32, 0.0, float("inf")),
         ("max_length", max_length, tf.int32, 1, tf.int32.max),
     ):
-        value = tf.cast(value, dtype) if tf.is_tensor(value) else number(value)
-        values.append(value)
-        holds = (value >= low) & (value <= high)
+        value = number(value)
         message = f"`{name}` must be at least {low}, at most {high}."
-        if tf.is_tensor(value):
-            checks.append(tf.debugging.Assert(holds, [message, value]))
-        elif not holds:
-            raise ValueError(f"{message} Received: {name}={value}")
+        if not tf.is_tensor(value):
+            if not low <= value <= high:
+                raise ValueError(f"{message} Received: {name}={value}")
+            values.append(value)
+            continue
+        if dtype.is_integer and not value.dtype.is_integer:
+            raise ValueError(
+                f"`{name}` must be an integer. Received: {name}={value}"
+            )
+        # As large as can be, so that the comparison is not of what is left
+        # of a number that is too large.
+        wide = tf.cast(value, tf.int64 if dtype.is_integer else tf.float64)
+        holds = (wide >= low) & (wide <= high)
+        checks.append(tf.debugging.Assert(holds, [message, value]))
+        values.append(tf.cast(value, dtype))
     with tf.control_dependencies(checks):
         return [tf.identity(x) if tf.is_tensor(x) else x for x in values]

@@ -4,6 +4,7 @@ Importing this module imports neither Keras nor TensorFlow.
 """
 
 import dataclasses
+import operator
 
 from keras_transformer.config import (
     check_at_least,
@@ -83,9 +84,14 @@ class SearchSettings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if type(field.default) is int or field.name == "max_length":
-                holds = type(value) is int or value is field.default
+            is_integer = (
+                type(field.default) is int or field.name == "max_length"
+            )
+            if is_integer and value is not field.default:
+                holds = hasattr(value, "__index__")
                 check_field(self, field.name, holds, "an integer")
+                # Of NumPy, too, which TensorFlow would not take as int32.
+                object.__setattr__(self, field.name, operator.index(value))
         check_at_least(
             self,
             beam_size=1,

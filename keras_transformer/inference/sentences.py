@@ -240,6 +240,8 @@ def _cut(text):
 
 
 def _ends_wide(text):
-    """Returns whether the last letter or digit is as wide as in Chinese."""
-    last = next((c for c in reversed(text) if c.isalnum()), "")
-    return bool(last) and unicodedata.east_asian_width(last) in "WF"
+    """Returns whether the last letter or digit of a text, or a mark behind it,
+    is as wide as in Chinese."""
+    places = [i for i, character in enumerate(text) if character.isalnum()]
+    end = text[places[-1] :] if places else ""
+    return any(unicodedata.east_asian_width(c) in "WF" for c in end)

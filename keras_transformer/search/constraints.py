@@ -13,14 +13,11 @@ from keras import KerasTensor, ops
 def longest_limit(limits: Sequence[int] | KerasTensor) -> int | KerasTensor:
     """Returns the largest limit, at least 1.
 
-    It is a number if the limits are numbers. `jax.jit` needs that, since the
-    sequences are as long.
+    It is a number if the limits are numbers, or arrays of NumPy. `jax.jit`
+    needs that, since the sequences are as long.
     """
-    if isinstance(limits, list | tuple):
-        is_known = all(isinstance(x, int | np.integer) for x in limits)
-    else:
-        is_known = isinstance(limits, np.ndarray)
-    if is_known:
+    numbers = limits if isinstance(limits, list | tuple) else [limits]
+    if all(isinstance(x, int | np.integer | np.ndarray) for x in numbers):
         return int(np.max(limits, initial=1))
     return ops.max(ops.cast(limits, "int32"), initial=1)
 

@@ -71,15 +71,16 @@ export function join(separators, sentences) {
     .join("");
 }
 
-const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\uff00-\uff60]/u;
+const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff00-\uff60]/u;
 
 /**
  * Returns the separators of translations. There is a space where sentences of
  * Chinese or Japanese, which have none between them, become another script.
  */
 export function separatorsOf({ sentences, separators }, translations) {
-  const isWide = (text) =>
-    WIDE.test((text ?? "").match(/[\p{L}\p{N}]/gu)?.at(-1) ?? "");
+  // The last letter or digit, and the marks behind it.
+  const endOf = (text) => /[\p{L}\p{N}][^\p{L}\p{N}]*$/u.exec(text ?? "");
+  const isWide = (text) => WIDE.test(endOf(text)?.[0] ?? "");
   return separators.map((separator, i) => {
     const isBetween = i > 0 && i < sentences.length && !separator;
     const wasWide = isBetween && isWide(sentences[i - 1]);
