@@ -72,7 +72,7 @@ test-ray: .venv/ray  ## the server on Ray, under load; five minutes
 	SERVE_OPTIONS="--engine ray --ray-replicas 2" \
 	    $(BIN)/python -m pytest tests/serve_checks.py tests/ray_checks.py
 
-test-programs: .venv/dev  ## what starts programs: guides, signals, exports
+test-programs: .venv/dev  ## guides, examples, signals, exports as programs
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'programs and not slow'
 
 test-slow: .venv/dev  ## also what takes minutes

@@ -203,12 +203,13 @@ class TokenMetric(keras.metrics.Metric):
     ) -> None:
         labels = labels_of(y_true, y_pred)
         weights = token_weights(labels, self.pad_id, sample_weight)
-        logits = ops.cast(y_pred, "float32")  # without the mask of y_pred
+        logits = ops.cast(y_pred, "float32")
         values = ops.cast(self.values(labels, logits), "float32")
         # What has no weight may be anything, even NaN.
         values = ops.where(ops.equal(weights, 0), 0.0, values)
         for total, summed in ((self.total, values), (self.tokens, 1.0)):
             summed = MaskedSum(summed * ops.ones_like(weights))
+            # Not the logits in float32, which have no mask.
             total.assign_add(summed(labels, y_pred, weights))
 
     def result(self) -> KerasTensor:

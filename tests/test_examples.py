@@ -70,11 +70,13 @@ def test_text_classifier_learns():
     assert accuracy > 0.25  # of twelve cities
 
 
+@pytest.mark.programs
 def test_language_model_learns_and_samples(capsys):
     assert load("language_model").main(count=1200, epochs=2) < 25
     assert "a letter, of" in capsys.readouterr().out
 
 
+@pytest.mark.programs
 def test_speech_tells_two_voices_apart(tmp_path, monkeypatch, capsys):
     """The utterances of `aeon` are replaced by voices of different pitch."""
     example = load("speech")
@@ -104,6 +106,7 @@ def drawn_digits():
     return images, names.astype("int32")
 
 
+@pytest.mark.programs
 def test_images_tells_digits_apart(tmp_path, monkeypatch, capsys):
     """The digits of scikit-learn are replaced by drawn ones."""
     example = load("images")
@@ -131,6 +134,7 @@ def image_to_text(monkeypatch):
     return example
 
 
+@pytest.mark.programs
 def test_image_to_text_writes_german_numbers(
     image_to_text, tmp_path, monkeypatch, capsys
 ):
@@ -192,6 +196,7 @@ def test_two_replicas_trains_on_two(corpus):
     assert "2 replicas, loss" in result.stdout
 
 
+@pytest.mark.programs
 def test_translation_exports_a_model_that_use_saved_model_loads(
     tmp_path, monkeypatch, capsys, recipe
 ):
@@ -221,6 +226,7 @@ def test_translation_exports_a_model_that_use_saved_model_loads(
     assert max(dict(checkpoints.steps(tmp_path / "run" / "checkpoints"))) == 2
 
 
+@pytest.mark.programs
 def test_paper_recipes_trains_and_refuses_other_settings(
     corpus, tmp_path, capsys
 ):
@@ -247,6 +253,7 @@ def test_paper_recipes_trains_and_refuses_other_settings(
             example.main(name, tmp_path / "run", parts=parts, **small)
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("unscored")
 def test_small_corpus_trains_on_both_directions_and_translations(
     tmp_path, recipe, monkeypatch
@@ -296,6 +303,7 @@ def test_small_corpus_trains_on_both_directions_and_translations(
         example.trained(both.folder, other, **SMALL)
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("unscored")
 def test_distillation_trains_a_student_on_translations_of_its_teacher(
     tmp_path, recipe, monkeypatch

@@ -39,7 +39,7 @@ def test_feed_forward_is_equation_2():
 
 def sublayers(layer, mask, causal, memory=None, memory_mask=None):
     """Returns the sublayers and norms in NumPy, with the layer's weights."""
-    own = mask[:, None]
+    own = mask[:, None] & mask[:, :, None]  # padding attends to nothing
     if causal:
         own = own & np.tril(np.ones((T, T), bool))
 

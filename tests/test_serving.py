@@ -179,7 +179,7 @@ def test_a_foreign_operation_is_named_and_nothing_published(
     monkeypatch.setattr(saved_model, "write", write)
     with pytest.raises(ValueError, match=re.escape(repr(operation))):
         saved_model.export(run, tmp_path / "name" / "1")
-    assert list((tmp_path / "name").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_attribute_that_servers_do_not_know_is_named(exported, monkeypatch):
@@ -345,6 +345,7 @@ def test_an_export_interrupted_anywhere_leaves_nothing(
         shutil.copytree(
             exported,
             path,
+            dirs_exist_ok=True,
             ignore=shutil.ignore_patterns(
                 "assets.extra", "README.md", saved_model.SUMS
             ),
@@ -360,7 +361,7 @@ def test_an_export_interrupted_anywhere_leaves_nothing(
     monkeypatch.setattr(owner, place, interrupt)
     with pytest.raises(KeyboardInterrupt):
         saved_model.export(run, tmp_path / "name" / "1")
-    assert list((tmp_path / "name").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     monkeypatch.setattr(saved_model, "write", copy)
     # A killed process with the same process id may have left this folder.
