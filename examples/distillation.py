@@ -49,7 +49,7 @@ RECIPE = {
     "keep_checkpoints": 10,
     "average_checkpoints": 10,
 }
-DROPOUT = 0.1  # of a small model, which underfits with more
+DROPOUT = 0.1  # with 0.3, it takes twice as many steps
 
 
 def main(
