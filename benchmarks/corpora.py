@@ -147,7 +147,7 @@ def main():
                 sys.exit(f"The corpus of {name} could not be written.")
             partial.rename(corpus)
         prepared = options.folder / f"prepared-{size or corpus.name}"
-        shutil.rmtree(prepared, ignore_errors=True)  # of an earlier start
+        shutil.rmtree(prepared, ignore_errors=True)  # left by a start before
         seconds, most = prepare(corpus, prepared, options.vocab_size)
         on_disk = sum(path.stat().st_size for path in prepared.iterdir())
         print(

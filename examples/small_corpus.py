@@ -85,7 +85,7 @@ STUDENT = {
     "num_decoder_layers": 1,
     "dropout_rate": 0.1,
 }
-STUDENT_SCALE = 1.5  # of the learning rate
+STUDENT_SCALE = 1.5  # its `learning_rate_scale`
 GREEDY = SearchSettings(beam_size=1)
 
 

@@ -205,7 +205,7 @@ class TokenMetric(keras.metrics.Metric):
         weights = token_weights(labels, self.pad_id, sample_weight)
         logits = ops.cast(y_pred, "float32")
         values = ops.cast(self.values(labels, logits), "float32")
-        # What has no weight may be anything, even NaN.
+        # Values without weight may be anything, even NaN.
         values = ops.where(ops.equal(weights, 0), 0.0, values)
         for total, summed in ((self.total, values), (self.tokens, 1.0)):
             summed = MaskedSum(summed * ops.ones_like(weights))

@@ -182,5 +182,5 @@ def test_embeddings_and_positions_are_dropped_together():
     expected = np.asarray(layer(ids))
     found = np.asarray(layer(ids, training=True))
     kept = found != 0
-    assert 10 < kept.sum() < 74  # of 84
+    assert 10 < kept.sum() < kept.size - 10
     np.testing.assert_allclose(found[kept], 2 * expected[kept], rtol=1e-5)

@@ -302,7 +302,7 @@ def _add_options(sub, cls, default=None, names=None):
 def _add_option(sub, cls, field, default):
     """Adds the option of a field of a dataclass."""
     hint = typing.get_type_hints(cls)[field.name]
-    members = typing.get_args(hint) or (hint,)  # of `int | None`, or `int`
+    members = typing.get_args(hint) or (hint,)  # a union has several
     kind = next(k for k in (bool, int, float, str) if k in members)
     if kind is bool:
         sub.add_argument(

@@ -154,7 +154,7 @@ class Tokenizer:
             for piece, i in self._ids.items()
             if processor.is_control(i) and re.fullmatch(TAG, piece)
         }
-        self.has_tags = bool(self._tags)  # of target languages
+        self.has_tags = bool(self._tags)  # tags name target languages
         self._longest = max(len(piece.encode()) for piece in self._ids)
         if proto.normalizer_spec.precompiled_charsmap:
             self._longest *= SHRINKING

@@ -39,8 +39,8 @@ def checked(
             raise ValueError(
                 f"`{name}` must be an integer. Received: {name}={value}"
             )
-        # As large as can be, so that the comparison is not of what is left
-        # of a number that is too large.
+        # Compared in the widest dtype: a cast to the narrow one would wrap a
+        # number that is too large.
         wide = tf.cast(value, tf.int64 if dtype.is_integer else tf.float64)
         holds = (wide >= low) & (wide <= high)
         checks.append(tf.debugging.Assert(holds, [message, value]))

@@ -90,7 +90,7 @@ class SearchSettings:
             if is_integer and value is not field.default:
                 holds = hasattr(value, "__index__")
                 check_field(self, field.name, holds, "an integer")
-                # Of NumPy, too, which TensorFlow would not take as int32.
+                # TensorFlow would not take an integer of NumPy as int32.
                 object.__setattr__(self, field.name, operator.index(value))
         check_at_least(
             self,
