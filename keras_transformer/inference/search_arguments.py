@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.search.next_token import number
+from keras_transformer.search.next_token import python_number
 
 
 def checked(
@@ -28,7 +28,7 @@ def checked(
         ("alpha", alpha, tf.float32, 0.0, float("inf")),
         ("max_length", max_length, tf.int32, 1, tf.int32.max),
     ):
-        value = number(value)
+        value = python_number(value)
         message = f"`{name}` must be at least {low}, at most {high}."
         if not tf.is_tensor(value):
             if not low <= value <= high:

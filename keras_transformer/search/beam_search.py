@@ -18,7 +18,7 @@ from keras_transformer.search.next_token import (
     MINUS_INFINITY,
     at_most,
     most_probable,
-    number,
+    python_number,
 )
 from keras_transformer.search.sampling import (
     Cache,
@@ -108,7 +108,7 @@ def beam_search(
         ValueError: if `beam_size` < 1 or `alpha` < 0, or if `formula` or
             `early_stopping` is unknown.
     """
-    beam_size, alpha = number(beam_size), number(alpha)
+    beam_size, alpha = python_number(beam_size), python_number(alpha)
     if isinstance(beam_size, float) or any(
         isinstance(x, int | float) and not x >= low  # nor if it is NaN
         for x, low in ((beam_size, 1), (alpha, 0))

@@ -110,7 +110,7 @@ def _log_probs(logits, total):
     return ops.where(is_barred, MINUS_INFINITY, logits - total)
 
 
-def number(value: Any) -> Any:
+def python_number(value: Any) -> Any:
     """Returns a number of NumPy as one of Python, and all else as it is."""
     return value.item() if isinstance(value, np.generic) else value
 

@@ -15,7 +15,11 @@ from keras import KerasTensor, ops
 
 from keras_transformer.config import END, PAD, START
 from keras_transformer.search.constraints import Constraints
-from keras_transformer.search.next_token import draw, most_probable, number
+from keras_transformer.search.next_token import (
+    draw,
+    most_probable,
+    python_number,
+)
 
 # A nested structure of tensors that the step function reads and writes.
 Cache = Any
@@ -120,7 +124,7 @@ def sample(
     Raises:
         ValueError: if `temperature`, `top_k` or `top_p` is out of range.
     """
-    temperature, top_k, top_p = map(number, (temperature, top_k, top_p))
+    temperature, top_k, top_p = map(python_number, (temperature, top_k, top_p))
     for name, value, holds in (
         ("temperature", temperature, temperature > 0),
         ("top_k", top_k, top_k is None or top_k >= 1),
