@@ -118,24 +118,39 @@ def main(recipe, folder, final=FINAL, student=False, **shape):
 
     turned = [(target, source) for source, target in pairs]
     both = run_of("both", pairs + turned, {"dropout_rate": BOTH_DROPOUT})
-    more = pairs + diversified(both, pairs)
     final = {"initial_run": str(both.folder), **final}
     if student:
         final["learning_rate_scale"] = STUDENT_SCALE
+        more = pairs + distilled(both, pairs)
         return run_of("student", more, STUDENT, GREEDY, **final)
+    more = pairs + diversified(both, pairs)
     return run_of("final", more, {"dropout_rate": FINAL_DROPOUT}, **final)
 
 
 def diversified(both, pairs):
     """Returns the new pairs that a model of both directions makes."""
-    made = interpolated(both, pairs)
-    targets = [target for _, target in pairs]
-    backward = translated(both, targets)
-    made += [
-        (candidates[0], target)
-        for target, candidates in zip(targets, backward, strict=True)
-    ]
+    made = interpolated(both, pairs) + back_translated(both, pairs, 1)
     return without_known(made, pairs)
+
+
+def distilled(both, pairs):
+    """Returns new pairs for a student: more, of sources that are new as well.
+
+    The model has learned the sources of `pairs` nearly by heart; what it says
+    of others is worth more to a student.
+    """
+    back = back_translated(both, pairs, BEAM)
+    return without_known(interpolated(both, pairs + back) + back, pairs)
+
+
+def back_translated(run, pairs, count):
+    """Returns pairs of the first sources of each beam, and their targets."""
+    beams = translated(run, [target for _, target in pairs])
+    return [
+        (source, target)
+        for (_, target), sources in zip(pairs, beams, strict=True)
+        for source in sources[:count]
+    ]
 
 
 def interpolated(run, pairs):

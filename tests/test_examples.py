@@ -282,8 +282,14 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     assert found.source == [*sources, *targets]
     assert found.target == [*targets, *sources]
     assert run.recipe.initial_run == str(both.folder)
+
+    # The student learns every source of a beam, and what is said of it.
+    def of_new_sources(run, lines):
+        beams = translated(run, lines[: len(pairs)])
+        return beams + [[f"new {line}"] for line in lines[len(pairs) :]]
+
     with monkeypatch.context() as patch:
-        patch.setattr(example, "translated", translated)
+        patch.setattr(example, "translated", of_new_sources)
         student = example.main(
             recipe, tmp_path / "a", {"steps": 1}, student=True, **SMALL
         )
@@ -291,9 +297,20 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     assert depths == (6, 1)
     assert student.search.beam_size == 1
     assert student.recipe.initial_run == run.recipe.initial_run
-    assert read_pairs(student.recipe, "train") == read_pairs(
-        run.recipe, "train"
-    )
+    found = read_pairs(student.recipe, "train")
+    assert list(zip(found.source, found.target, strict=True)) == [
+        *pairs,
+        *zip(sources, shorter, strict=True),
+        *dict.fromkeys(
+            pair
+            for source in sources
+            for pair in (
+                ("far from it", "new far from it"),
+                (source, f"new {source}"),
+            )
+        ),
+        *(("far from it", target) for target in targets),
+    ]
     beams = example.translated(both, sources[:3])
     assert [len(beam) for beam in beams] == [example.BEAM] * 3
     monkeypatch.setattr(example, "translate_lines", None)
