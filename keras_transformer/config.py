@@ -1,6 +1,7 @@
 """The shape of a Transformer: table 3 of the paper as a frozen dataclass."""
 
 import dataclasses
+import operator
 from typing import Any
 
 # Special ids, the same in the tokenizer, the batches, the model and the search.
@@ -78,6 +79,21 @@ def check_at_least(settings: Any, **least: float) -> None:
         check_field(settings, name, holds, f"at least {low}")
 
 
+def check_integers(settings: Any) -> None:
+    """Checks the fields of type `int`; integers of NumPy become Python's.
+
+    Raises:
+        ValueError: if one is no integer, or `None` where it must not be.
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        is_given = field.type == int | None and value is not None
+        if field.type is int or is_given:
+            holds = hasattr(value, "__index__") and not isinstance(value, bool)
+            check_field(settings, field.name, holds, "an integer")
+            object.__setattr__(settings, field.name, operator.index(value))
+
+
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
     """Describes a model: the shapes of its weights and its forward pass.
@@ -147,19 +163,22 @@ class TransformerConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "d_model", "num_heads", "d_ff"):
-            self._check_integer(name, 1)
-        self._check_integer("vocab_size", END + 1)
-        self._check_integer("source_vocab_size", END + 1, optional=True)
-        for name in (
-            "num_encoder_layers",
-            "num_decoder_layers",
-            "source_features",
-            "key_dim",
-            "value_dim",
-            "max_length",
-        ):
-            self._check_integer(name, 1, optional=True)
+        check_integers(self)
+        check_at_least(
+            self,
+            vocab_size=END + 1,
+            source_vocab_size=END + 1,
+            source_features=1,
+            num_layers=1,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            d_model=1,
+            num_heads=1,
+            d_ff=1,
+            key_dim=1,
+            value_dim=1,
+            max_length=1,
+        )
         if None not in (self.source_vocab_size, self.source_features):
             raise ValueError(
                 "The source is ids or vectors, not both. Received: "
@@ -198,11 +217,10 @@ class TransformerConfig:
             '"sinusoidal", "sinusoidal_halves", "learned" or None',
         )
         window = self.attention_window
-        is_even = type(window) is int and window > 0 and window % 2 == 0
         check_field(
             self,
             "attention_window",
-            window is None or is_even,
+            window is None or (window > 0 and window % 2 == 0),
             "a positive even integer, half of it before each position and "
             "half after it, or None for attention to all positions",
         )
@@ -217,13 +235,6 @@ class TransformerConfig:
                 f"d_model={self.d_model}, num_heads={self.num_heads}. "
                 "Choose another number of heads, or set `key_dim`."
             )
-
-    def _check_integer(self, name, least, optional=False):
-        value = getattr(self, name)
-        if optional and value is None:
-            return
-        holds = type(value) is int and value >= least
-        check_field(self, name, holds, f"an integer of at least {least}")
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "TransformerConfig":

@@ -225,5 +225,11 @@ def test_an_error_of_a_worker_process_is_that_of_the_step():
             "another exception occurred:\nOSError: No space left on device\n"
         )
 
-    with pytest.raises(RuntimeError, match="No space"):
+    with pytest.raises(OSError, match=r"^No space left on device$"):
         run_pipeline(build_full, OPTIONS)
+
+    def build_wrong(_):
+        raise RuntimeError("KeyError: 'a mistake of ours'")
+
+    with pytest.raises(RuntimeError, match="KeyError"):
+        run_pipeline(build_wrong, OPTIONS)

@@ -146,6 +146,8 @@ def test_proposals_learn_what_follows(monkeypatch, norm_first):
 def test_proposals_are_learned_once(run, tmp_path, monkeypatch, capsys):
     run = open_run(shutil.copytree(run.folder, tmp_path / "run"))
     monkeypatch.setattr(proposals, "PAIRS", 97)
+    with pytest.raises(ValueError, match=r"at least 1\..*steps=0"):
+        learn_proposals(run, 4, steps=0)
     first = learn_proposals(run, 4, steps=2)
     assert "Learning proposals" in capsys.readouterr().out
     learned = []

@@ -147,6 +147,13 @@ def test_a_checkpoint_between_the_regular_ones_is_kept_until_the_next_save(
     assert kept == [[4], [4, 8], [8, 9], [8, 11], [8, 12]]
 
 
+def test_a_checkpoint_is_kept_though_a_damaged_one_is_of_a_later_step(tmp_path):
+    model = trained()
+    for step in (8, 12, 10):
+        checkpoints.save(tmp_path, model, step, keep=1, every=4, protected=8)
+    assert [step for step, _ in checkpoints.steps(tmp_path)] == [8, 10]
+
+
 def test_a_system_error_is_not_reported_as_damage(tmp_path, monkeypatch):
     """The error may be temporary, so an older checkpoint is no replacement."""
     path = checkpoints.save(tmp_path, trained(), 3)

@@ -88,7 +88,11 @@ def test_each_command_continues_from_the_one_before(
     assert status == 1
     assert "at most 32. Received: beam_size=40" in captured.err
     picture = tmp_path / "attention.png"
-    for text, expected in ((b"room 7\n", 0), (b"room 7\nand 8\n", 1)):
+    for text, expected in (
+        (b"room 7\n", 0),
+        ("\u3000\n".encode(), 1),
+        (b"room 7\nand 8\n", 1),
+    ):
         Input.buffer = io.BytesIO(text)
         status, captured = run_command(
             capsys, "translate", model, "--explain", picture
@@ -560,6 +564,10 @@ def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
         (
             ["translate", "MODEL", "--explain", "x.png", "--beam-size=-3"],
             "`--explain` .* --beam-size",
+        ),
+        (
+            ["translate", "MODEL", "--explain=x.png", "--target", "out"],
+            "`--explain` .* --target",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from keras_transformer import TransformerConfig
@@ -55,6 +56,11 @@ def test_a_config_round_trips_through_json():
 def test_errors_name_what_was_received(values, message):
     with pytest.raises(ValueError, match=message):
         TransformerConfig.from_dict(values)
+
+
+def test_integers_of_numpy_become_pythons():
+    config = TransformerConfig(np.int64(31), key_dim=np.int32(7))
+    assert json.loads(json.dumps(config.to_dict()))["key_dim"] == 7
 
 
 def test_the_error_for_an_unknown_preset_lists_the_presets():

@@ -167,6 +167,7 @@ def test_hard_inputs_have_valid_answers(translator):
         b">>deu<< Room 7",
         b">>fra<<",
         b">>xyz<< Room 7",
+        b">>fra<< \n",
         "🦄👩‍👩‍👧 ①② ｆｕｌｌ".encode(),
         b"Room 7 " * 3000,
     ]
@@ -175,9 +176,10 @@ def test_hard_inputs_have_valid_answers(translator):
         texts, found["translation"].numpy(), strict=True
     ):
         translation.decode("utf-8")
-        assert (translation == b"") or text.strip()
+        is_blank = not text.removeprefix(b">>fra<<").strip()
+        assert (translation == b"") or not is_blank
     assert np.isfinite(found["score"]).all()
-    np.testing.assert_array_equal(found["truncated"], [False] * 8 + [True])
+    np.testing.assert_array_equal(found["truncated"], [False] * 9 + [True])
 
 
 @pytest.mark.programs

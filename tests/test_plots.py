@@ -2,11 +2,13 @@
 
 import json
 
+import matplotlib.image
 import numpy as np
 import pytest
 
+from keras_transformer.inference import attention_plot
 from keras_transformer.inference.attention_plot import plot_attention
-from keras_transformer.training.curves import plot_training
+from keras_transformer.training.curves import plot_training, read_log
 
 LINE = {"loss": 5.0, "nll": 4.0, "val_loss": 5.5, "val_nll": 4.5, "val_bleu": 1}
 
@@ -25,9 +27,24 @@ def test_the_curves_of_a_log_of_any_length_are_drawn(tmp_path, lines):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_line_of_the_log_that_was_cut_short_is_left_out(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    assert [entry["step"] for entry in read_log(tmp_path)] == [1, 3]
+
+
 def test_nothing_is_drawn_without_a_log(tmp_path):
     assert plot_training(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_picture_of_a_long_sentence_does_not_fill_the_memory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(attention_plot, "MOST_PIXELS", 1e5)
+    path = tmp_path / "attention.png"
+    plot_attention(["a"] * 31, ["b"] * 37, np.ones((1, 2, 37, 31)), path)
+    height, width, _ = matplotlib.image.imread(path).shape
+    assert 5e4 < height * width <= 1.05e5
 
 
 @pytest.mark.parametrize("heads", [1, 3, 8])

@@ -364,8 +364,9 @@ def test_metadata_and_evaluations_are_stored_beside_the_model(
 
 
 def test_a_version_is_a_number_and_is_not_overwritten(run, exported, tmp_path):
-    with pytest.raises(ValueError, match="ends in a version number"):
-        saved_model.export(run, tmp_path / "small")
+    for number in ("small", "01", str(2**63)):
+        with pytest.raises(ValueError, match="ends in a version number"):
+            saved_model.export(run, tmp_path / number)
     with pytest.raises(ValueError, match="exists"):
         saved_model.export(run, exported)
     with pytest.raises(
@@ -579,3 +580,11 @@ def test_settings_of_the_search_are_integers(wrong):
     with pytest.raises(ValueError, match="must be an integer"):
         SearchSettings(**wrong)
     assert type(SearchSettings(beam_size=np.int64(3)).beam_size) is int
+
+
+@pytest.mark.parametrize("alpha", ["0.6", float("inf"), float("nan"), None])
+def test_alpha_is_a_finite_number(alpha):
+    with pytest.raises(ValueError, match="`alpha` must be a finite number"):
+        SearchSettings(alpha=alpha)
+    for number in (np.float32(0.5), np.float64(0.5), np.int64(1)):
+        assert type(SearchSettings(alpha=number).alpha) is float

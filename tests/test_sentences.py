@@ -309,6 +309,12 @@ def test_bytes_that_are_not_utf8_are_replaced(translate):
     assert output.decode() == "A\ufffd B.\n\ufffd\n"
 
 
+def test_codes_of_three_letters_split_as_those_of_two():
+    text = "Kl. 5 kom hr. Hansen. Det er f.eks. godt. Den 3. maj var kold."
+    found = split_sentences(text, "dan")
+    assert found == split_sentences(text, "da") != split_sentences(text, "en")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

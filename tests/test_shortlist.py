@@ -43,6 +43,8 @@ def test_a_dictionary_is_learned_from_its_sentences():
     words = np.arange(4, V)
     np.testing.assert_array_equal(found.likely[words, 0], V + 3 - words)
     assert not found.likely[[0, 1, 2]].any()  # occur nowhere
+    every = Shortlist.learn(pairs_of_a_dictionary(9), V, V, size=100 * V)
+    assert every.likely.shape == (V, V)
 
 
 def test_the_most_frequent_pieces_are_common(monkeypatch):

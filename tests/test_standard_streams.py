@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 
 import pytest
@@ -64,6 +65,20 @@ def test_output_is_utf8_in_any_locale(monkeypatch):
     monkeypatch.setattr(sys, "stdout", output)
     standard_streams.write_line("schön")
     assert output.buffer.getvalue() == "schön\n".encode()
+
+
+def test_a_closed_standard_output_is_an_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(ValueError, match="Standard output must be open"):
+        standard_streams.write_line("schön")
+
+
+@pytest.mark.programs
+def test_without_standard_error_the_output_has_no_messages(tmp_path):
+    command = f"""{sys.executable} -m keras_transformer translate \
+        {tmp_path} 2>&-"""
+    done = subprocess.run(command, shell=True, capture_output=True, input=b"x")
+    assert (done.returncode, done.stdout) == (1, b"")
 
 
 def test_a_closed_standard_input_is_an_error(monkeypatch):

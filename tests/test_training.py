@@ -23,12 +23,13 @@ from keras_transformer.training.loop import TrainingInterrupted
 from keras_transformer.training.models import load_model, with_other_depth
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.progress import read_validated
+from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import (
     open_run,
     record_start,
     steps_to_train,
 )
-from keras_transformer.training.train_run import train
+from keras_transformer.training.train_run import evaluate, train
 from keras_transformer.training.weights_choice import choose_weights
 
 
@@ -135,7 +136,8 @@ def test_patience_ends_a_run(recipe, tmp_path, capsys):
     assert "of step 2 for 2 validations: done." in capsys.readouterr().out
     assert max(dict(checkpoints.steps(run.checkpoints))) == 6
     train(open_run(run.folder), verbose=0)
-    assert "no better BLEU in 2 validations" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "no better BLEU in 2 validations. To train on, start a new" in out
 
 
 @pytest.mark.usefixtures("unscored")
@@ -430,6 +432,9 @@ def test_an_initial_run_may_have_another_depth(run, recipe, tmp_path):
     model = train(open_run(other.folder), 1, verbose=0)
     expected = with_other_depth(load_model(run), model.config, recipe.seed)
     assert len(model.encoder_layers) == 3
+    again = dataclasses.replace(tuned, initial_run=str(other.folder))
+    deeper = start_run(tmp_path / "deeper", None, again, num_layers=2)
+    assert deeper.config.encoder_depth == deeper.config.decoder_depth == 2
     for found, value in zip(model.weights, expected.weights, strict=True):
         np.testing.assert_allclose(found, value, atol=1e-6)
 
@@ -481,6 +486,56 @@ def test_an_initial_run_must_have_the_same_model(
     with pytest.raises(ValueError, match=expected):
         start_run(tmp_path / "run", "tiny", tuned, **shape)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"vocab_size": 390}, "vocab_size=390. Set `vocab_size`.*recipe"),
+        ({"source_vocab_size": 50}, "source_vocab_size=50. Set"),
+        ({"source_features": 5}, "source_features=5. Set"),
+        ({"num_layer": 2}, "Unknown fields.*num_layer"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("preset", ["tiny", None])
+def test_fields_that_no_run_can_have_are_refused(
+    run, recipe, tmp_path, preset, changes, expected
+):
+    tuned = dataclasses.replace(recipe, initial_run=run.folder)  # a `Path`
+    with pytest.raises(ValueError, match=expected):
+        start_run(tmp_path / "run", preset, tuned, **SMALL | changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"steps": 1e5}, {"keep_checkpoints": 5.0}, {"max_length": 64.5}],
+    ids=str,
+)
+def test_numbers_of_steps_and_lengths_are_integers(run, wrong):
+    with pytest.raises(ValueError, match="must be an integer"):
+        Recipe(**wrong)
+    with pytest.raises(ValueError, match=r"an integer.*steps=12\.0"):
+        train(run, 12.0)
+
+
+def test_what_is_not_chosen_is_not_scored(run, tmp_path):
+    model = load_model(run)
+    run = open_run(shutil.copytree(run.folder, tmp_path / "run"))
+    run.weights.unlink()
+    with pytest.raises(ValueError, match=r"none yet\. Call `train`"):
+        evaluate(run, model, "test")
+
+
+def test_a_damaged_record_of_validations_is_named(run, tmp_path):
+    run = open_run(shutil.copytree(run.folder, tmp_path / "run"))
+    path = run.checkpoints / "validated.json"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(
+        ValueError, match=r"validated\.json' is damaged.*Remove"
+    ):
+        train(run, 12, verbose=0)
 
 
 def test_damaged_initial_weights_are_an_error(run, recipe, tmp_path):

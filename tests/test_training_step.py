@@ -233,6 +233,23 @@ def test_adam_equals_keras_adam(clip):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+def test_an_id_that_occurs_often_takes_one_step_of_adam():
+    """A sparse gradient has a row for each occurrence."""
+    results = []
+    for is_sparse in (True, False):
+        table = keras.Variable(np.ones((5, 3), "float32"))
+        gradient = tf.IndexedSlices(
+            tf.ones((4, 3)), tf.constant([1, 1, 1, 4]), tf.constant([5, 3])
+        )
+        optimizer = Adam(0.1)
+        optimizer.apply(
+            [gradient if is_sparse else tf.convert_to_tensor(gradient)], [table]
+        )
+        results.append(table.numpy())
+    np.testing.assert_array_equal(*results)
+    assert (results[0] < 1)[[1, 4]].all()
+
+
 def test_adam_refuses_amsgrad():
     with pytest.raises(ValueError, match="amsgrad=True"):
         Adam(amsgrad=True)

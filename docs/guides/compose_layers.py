@@ -239,6 +239,11 @@ print(f"{model.count_params():,} parameters")
 # `LabelSmoothedCrossEntropy(reduction="sum")` with sample weights of 1 /
 # (number of real tokens in the whole batch).
 #
+# On TensorFlow, Keras' Adam squares the gradients of an embedding one token at
+# a time, and so takes longer steps for frequent tokens than the paper's Adam.
+# Embeddings that are tied to the projection, as these are, have no such
+# gradients. For others, use `keras_transformer.training.adam.Adam`.
+#
 # [Decode your own model](decode_your_model.py) calls `fit`, and searches with
 # the model that it has trained.
 #

@@ -95,7 +95,8 @@ model = train(run, STEPS)
 #
 # The export has the run's chosen weights. The last part of its path is a
 # version number, because servers look for one. `settings` are those of the
-# search; the paper's are the default.
+# search; the run's are the default, which are the paper's unless the model was
+# imported.
 
 # %%
 path = saved_model.export(
@@ -135,8 +136,9 @@ for line, translation, score in zip(
 
 # %% [markdown]
 # Every input string has one answer in its place. Empty and blank strings give
-# "" and score 0. Input is cut after 512 word pieces. Invalid UTF-8 is accepted,
-# and output is always valid UTF-8.
+# "" and score 0. Input is cut after 512 word pieces, or after `--max-length` of
+# the training if that is more. Invalid UTF-8 is accepted, and output is always
+# valid UTF-8.
 
 # %%
 assert answers["translation"].numpy()[3] == b""
@@ -215,7 +217,8 @@ assert split.joined(split.sentences) == page
 # and was cut. A score is the log-probability divided by the length penalty; the
 # signature `score` returns the log-probability itself.
 #
-# `n_best` returns all hypotheses, best first:
+# `n_best` returns all hypotheses, best first. Where there are fewer than K, as
+# under a small `max_length`, the others are "" with score -inf:
 
 # %%
 hypotheses = loaded.signatures["n_best"](

@@ -192,8 +192,8 @@ for index in range(2):
 # ```
 #
 # - All workers must see the same folder of the run, on a file system that they
-#   share. The first worker starts the run and writes; the others wait for the
-#   folder.
+#   share, and the corpus at the same path. The first worker starts the run and
+#   writes; the others wait for the folder.
 # - With `--resume`, the command starts the run or resumes it, so a worker that
 #   comes back can use the same command.
 # - All workers must resume from the same step; otherwise training ends with an

@@ -168,7 +168,9 @@ for path in sorted(resumed.folder.rglob("*")):
 #   checkpoints are reported.
 # - Checkpoints are written at every validation, and with
 #   `--save-every-minutes` between them.
-# - To train a run for longer, add `--steps N`. Later starts go on to N, too.
+# - To train a run for longer, add `--steps N`. Later starts go on to N, too. A
+#   run that `--patience` has ended stays ended: name it as `--initial-run` of a
+#   new one.
 # - A run may be resumed from any folder. If its corpus was moved, name the new
 #   place by `--corpus`, at every start of `train` or `average`.
 # - A lock keeps a second process from training the same run.

@@ -154,6 +154,7 @@ def translate(given: dict[str, Any]) -> None:
 
     if "explain" in given:
         refused = {"beam_size", "alpha", "batch_size", "document", "language"}
+        refused |= {"runner", "source", "target"}
         _refuse(given, refused, "--explain")
         _explain(_exported(given["path"]), given["explain"])
         return
@@ -234,11 +235,15 @@ def _explain(model, path):
 
     chunks = chunks_of_lines(standard_input(), 4096)
     lines = [line for chunk in chunks for line in chunk]
-    if len(lines) != 1 or not lines[0].strip():
+    if len(lines) != 1:
         raise ValueError(
             f"`--explain` draws one line of text. Received: {len(lines)} lines."
         )
     found = model.explain(lines[0])
+    if not found["source_pieces"]:
+        raise ValueError(
+            "`--explain` draws the pieces of a line. Received: a blank line."
+        )
     write_line(found["translation"])
     plot_attention(
         found["source_pieces"],

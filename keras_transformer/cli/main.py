@@ -29,6 +29,8 @@ OF_COMMANDS = {"serve": ["serve"], "import": ["pretrained"]}
 
 def run() -> int:
     """Prepares the process, runs the command and returns its exit status."""
+    if sys.stderr is None:  # closed; errors would go to standard output
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     quiet_stderr.silence()
     # TensorFlow disables oneDNN on processors without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

@@ -68,9 +68,23 @@ def standard_input() -> io.BufferedReader:
     return cast(io.BufferedReader, sys.stdin.buffer)
 
 
+def standard_output() -> io.BufferedWriter:
+    """Returns standard output as a file of bytes.
+
+    Raises:
+        ValueError: if standard output is closed.
+    """
+    if sys.stdout is None:
+        raise ValueError(
+            "Standard output must be open for the translations. Received: "
+            "sys.stdout=None. Redirect it to a file or a pipe."
+        )
+    return cast(io.BufferedWriter, sys.stdout.buffer)
+
+
 def write_line(line: str) -> None:
     """Writes a line to standard output as UTF-8, whatever the locale."""
-    sys.stdout.buffer.write(line.encode() + b"\n")
+    standard_output().write(line.encode() + b"\n")
 
 
 def show(text: str, end: str = "") -> None:
@@ -91,7 +105,7 @@ class Progress:
     def __init__(self, unit: str):
         self.unit = unit
         self.before = 0
-        self.is_shown = sys.stderr.isatty() and not sys.stdout.isatty()
+        self.is_shown = sys.stderr.isatty() and not standard_output().isatty()
 
     def __call__(self, done: int) -> None:
         """Shows that `done` of the current part are translated."""

@@ -1,5 +1,6 @@
 """Runs pipelines of Apache Beam, again if a worker was killed."""
 
+import builtins
 import contextlib
 import re
 import signal
@@ -32,6 +33,7 @@ def run_pipeline(
     Raises:
         WorkerEndedError: if a worker was killed in each of four attempts.
         ValueError: if a step has raised one.
+        OSError: if a step has raised one.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -47,9 +49,19 @@ def run_pipeline(
         except RuntimeError as error:
             # A worker process sends an error as the text of its traceback.
             errors = re.split(r"^(\w+(?:\.\w+)*): ", f"{error}", flags=re.M)
-            if len(errors) < 3 or errors[-2] != "ValueError":
+            kind = _known_error(errors[-2]) if len(errors) > 2 else None
+            if kind is None:
                 raise
-            raise ValueError(errors[-1].split("\n\n")[0].strip()) from error
+            raise kind(errors[-1].split("\n\n")[0].strip()) from error
+
+
+def _known_error(name):
+    """Returns the class of an error, or `None` if it is not the user's."""
+    found = getattr(builtins, name, None)
+    for kind in (ValueError, OSError):
+        if isinstance(found, type) and issubclass(found, kind):
+            return kind
+    return None
 
 
 class _EndedError(BaseException):

@@ -240,12 +240,18 @@ def finish(
         evaluation: of `write_evaluation`.
 
     Raises:
-        ValueError: if no pair is left.
+        ValueError: if no pair is left, or a weight leaves none of a corpus.
     """
     shards = read_records(folder)
     texts = [p for name in evaluation for p in _text_paths(job, folder, name)]
     manifest = _manifest(job, shards, tokenizers, evaluation, texts)
-    if not any(round(c["weight"] * c["pairs"]) for c in manifest["corpora"]):
+    for c in manifest["corpora"]:
+        if c["pairs"] and not round(c["weight"] * c["pairs"]):
+            raise ValueError(
+                "A weight must leave at least a pair of a corpus. Received: "
+                f"weight={c['weight']} of {c['pairs']:,} pairs. Raise it."
+            )
+    if not any(c["pairs"] for c in manifest["corpora"]):
         raise ValueError(
             f"Split {job.settings.train_split!r} has no pair left. Left out: "
             f"{total_left_out(manifest)}; max_length="

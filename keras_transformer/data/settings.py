@@ -5,6 +5,7 @@ import dataclasses
 from keras_transformer.config import (
     check_at_least,
     check_field,
+    check_integers,
     option_field,
 )
 
@@ -56,6 +57,7 @@ class CorpusSettings:
     seed: int = option_field(1, "seed of all random numbers")
 
     def __post_init__(self):
+        check_integers(self)
         check_field(self, "seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
         check_at_least(self, vocab_size=1, max_length=1)
 

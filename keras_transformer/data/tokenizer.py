@@ -87,11 +87,6 @@ def _limit(error):
     return f". SentencePiece says: {error.strip()}"
 
 
-def is_blank(text: tf.Tensor) -> tf.Tensor:
-    """Returns which strings have nothing but white space."""
-    return tf.strings.regex_full_match(text, BLANK)
-
-
 class Tokenizer:
     """Converts strings to ids and back with a SentencePiece model.
 
@@ -210,6 +205,11 @@ class Tokenizer:
         ids = tf.reduce_max(tf.where(is_tag, known, UNKNOWN), axis=1)
         ids = tf.ragged.boolean_mask(ids[:, None], is_tagged[:, None])
         return ids, tf.strings.regex_replace(text, f"(?s)^{TAG}", "")
+
+    def is_blank(self, text: tf.Tensor) -> tf.Tensor:
+        """Returns which strings have nothing but white space, tags apart."""
+        tag = f"({TAG})?" if self._tags else ""
+        return tf.strings.regex_full_match(text, f"{tag}{BLANK}")
 
     def encode_at_most(
         self, text: tf.Tensor, most: int | tf.Tensor

@@ -73,8 +73,8 @@ def export(
     Args:
         run: an open `Run` with at least one checkpoint.
         path: the new folder; its last part is an integer, as servers want it.
-        settings: settings of the search. Defaults to the run's, which are the
-            paper's unless it was imported.
+        settings: settings of the search. Defaults to the run's: the paper's, or
+            those of the model that was imported or fine-tuned.
         dtype: dtype of the matrices: "float32"; "bfloat16", which is smaller,
             and faster on processors that have instructions for it; or "int8",
             which is smaller still, and multiplied in float32. Defaults to
@@ -101,11 +101,12 @@ def export(
             know.
     """
     path = pathlib.Path(path)
-    if not re.fullmatch(r"[0-9]+", path.name):
+    is_number = re.fullmatch(r"0|[1-9][0-9]*", path.name)
+    if not is_number or int(path.name) >= 2**63:
         raise ValueError(
             "A SavedModel's folder ends in a version number, which servers "
-            f"look for. Received: {str(path)!r}. "
-            f"Try {str(path / '1')!r}."
+            "look for, without leading zeros and less than 2⁶³. Received: "
+            f"{str(path)!r}. Try {str(path / '1')!r}."
         )
     name = path.resolve().parent.name
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):

@@ -9,6 +9,8 @@ import numpy as np
 
 from keras_transformer.atomic_files import write_aside
 
+MOST_PIXELS = 40e6  # those of long sources would fill the memory
+
 
 def plot_attention(
     source: Sequence[str],
@@ -77,6 +79,7 @@ def plot_attention(
         axes.spines[:].set_color("0.8")
     path = pathlib.Path(path)
     image_format = path.suffix.lstrip(".") or "png"
+    dpi = min(120, (MOST_PIXELS / (width * height)) ** 0.5)
     with write_aside(path) as file:
-        figure.savefig(file, format=image_format, dpi=120)
+        figure.savefig(file, format=image_format, dpi=dpi)
     return path

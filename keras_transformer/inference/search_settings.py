@@ -4,11 +4,13 @@ Importing this module imports neither Keras nor TensorFlow.
 """
 
 import dataclasses
-import operator
+import math
+import numbers
 
 from keras_transformer.config import (
     check_at_least,
     check_field,
+    check_integers,
     option_field,
 )
 
@@ -82,16 +84,14 @@ class SearchSettings:
     )
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            is_integer = (
-                type(field.default) is int or field.name == "max_length"
-            )
-            if is_integer and value is not field.default:
-                holds = hasattr(value, "__index__")
-                check_field(self, field.name, holds, "an integer")
-                # TensorFlow would not take an integer of NumPy as int32.
-                object.__setattr__(self, field.name, operator.index(value))
+        # TensorFlow would not take an integer of NumPy as int32.
+        check_integers(self)
+        is_number = isinstance(self.alpha, numbers.Real)
+        expected = "a finite number"
+        check_field(
+            self, "alpha", is_number and math.isfinite(self.alpha), expected
+        )
+        object.__setattr__(self, "alpha", float(self.alpha))
         check_at_least(
             self,
             beam_size=1,

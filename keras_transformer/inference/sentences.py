@@ -22,11 +22,18 @@ ORDINAL_LANGUAGES = {"de", "hu", "lb"}
 # sentencex knows codes of two letters; many models are called by three.
 TWO_LETTERS = {
     "ara": "ar",
+    "bul": "bg",
+    "ces": "cs",
+    "cze": "cs",
+    "dan": "da",
     "deu": "de",
+    "ell": "el",
     "eng": "en",
+    "fin": "fi",
     "fra": "fr",
     "fre": "fr",
     "ger": "de",
+    "hun": "hu",
     "ita": "it",
     "jpn": "ja",
     "nld": "nl",
@@ -34,6 +41,7 @@ TWO_LETTERS = {
     "por": "pt",
     "rus": "ru",
     "spa": "es",
+    "ukr": "uk",
     "zho": "zh",
 }
 

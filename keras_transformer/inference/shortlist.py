@@ -75,6 +75,7 @@ class Shortlist:
                 "A shortlist has at least one target piece for each source "
                 f"piece. Received: size={size}"
             )
+        size = min(size, target_vocab_size)
         rows = np.random.default_rng(seed).permutation(len(pairs))
         sample = pairs.read(rows[: _affordable(pairs, rows)], epoch=0)
         counts = np.bincount(sample.target.values, minlength=target_vocab_size)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.config import END, PAD
 from keras_transformer.data.punctuation import normalize_punctuation
-from keras_transformer.data.tokenizer import Tokenizer, is_blank
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.inference.blockwise import BlockwiseModel
 from keras_transformer.inference.explanation import explained
 from keras_transformer.inference.fast_model import InferenceModel
@@ -153,7 +153,8 @@ class Translator:
 
         Returns:
             A dictionary of `translation`, strings `(B, K)`; `score`, float32
-            `(B, K)`; and `truncated`, bool `(B,)`.
+            `(B, K)`; and `truncated`, bool `(B,)`. Where the search has found
+            fewer than K hypotheses, the others are "" with score -inf.
 
         Raises:
             ValueError: if an argument is out of range. If it is a tensor, the
@@ -286,10 +287,10 @@ class Translator:
             text = normalize_punctuation(text, language)
         return self.source_tokenizer.encode_at_most(text, self.max_pieces)
 
-    @staticmethod
-    def _is_blank(text, pieces):
+    def _is_blank(self, text, pieces):
         """Returns which texts have no word piece but the end token."""
-        return is_blank(text) | (pieces.row_lengths() <= 1)
+        is_blank = self.source_tokenizer.is_blank(text)
+        return is_blank | (pieces.row_lengths() <= 1)
 
     @property
     def max_pieces(self) -> int:

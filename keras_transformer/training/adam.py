@@ -10,10 +10,13 @@ import tensorflow as tf
 class Adam(keras.optimizers.Adam):
     """Optimises like `keras.optimizers.Adam`, on TensorFlow.
 
-    There are two differences. TensorFlow's fused kernel updates a variable,
-    instead of a dozen operations. And `global_clipnorm` clips the *sum* of all
+    There are three differences. TensorFlow's fused kernel updates a variable,
+    instead of a dozen operations. `global_clipnorm` clips the *sum* of all
     replicas' gradients; Keras clips the gradients of each replica before they
-    are added.
+    are added. And an id that occurs n times in a batch takes one step in the
+    direction of its summed gradients; on TensorFlow, Keras' Adam squares them
+    one by one, which makes the steps of untied embeddings up to √n times as
+    long.
 
     Raises:
         ValueError: for `amsgrad`, which the kernel does not support.

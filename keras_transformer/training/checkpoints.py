@@ -131,7 +131,10 @@ def save(
     write(path, arrays, {"step": step, **metadata})
     if keep:
         found = dict(steps(folder))
-        series = [n for n in found if n % every == 0 or n == step]
+        # Those of later steps are damaged, or training would not be here.
+        series = [
+            n for n in found if n == step or (n < step and n % every == 0)
+        ]
         for old in found.keys() - {*series[-keep:], protected}:
             found[old].unlink()
     return path

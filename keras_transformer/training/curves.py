@@ -1,5 +1,6 @@
 """Curves of a run: loss, BLEU and learning rate. Needs matplotlib."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -62,8 +63,14 @@ def plot_training(folder: str | os.PathLike) -> pathlib.Path | None:
 
 
 def read_log(folder: str | os.PathLike) -> list[dict]:
-    """Returns the log entries of a run's validations, oldest first."""
+    """Returns the log entries of a run's validations, oldest first.
+
+    Lines that cannot be read are left out.
+    """
     path = pathlib.Path(folder, "log.jsonl")
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    entries = []
+    if path.exists():
+        for line in path.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                entries.append(json.loads(line))
+    return entries

@@ -95,8 +95,9 @@ def start_run(
 
     Raises:
         ValueError: if the folder exists, a preset, field or value is not
-            known, the corpus cannot be read or has too little text for the
-            vocabulary, or the initial run's model is another one.
+            known or belongs to the recipe, the corpus cannot be read or has
+            too little text for the vocabulary, or the initial run's model is
+            another one.
         ConnectionError: if the corpus cannot be downloaded.
         OSError: if the disk has no space for the corpus.
     """
@@ -107,6 +108,7 @@ def start_run(
             f"{str(folder)!r}. Go on with it by --resume, in Python by "
             "`train(open_run(folder))`, or name another."
         )
+    _check_overrides(overrides)
     recipe = dataclasses.replace(recipe, **absolute_paths(vars(recipe)))
     if is_prepared(recipe.corpus):
         recipe = _with_settings_of(recipe.corpus, recipe)
@@ -178,7 +180,10 @@ def _config(preset, initial, recipe, pairs, overrides):
     """Returns the config of a run, as far as it is known before there are
     `pairs` with their vocabularies."""
     if preset is None:
-        return dataclasses.replace(initial.config, **overrides)
+        values = initial.config.to_dict()
+        if "num_layers" in overrides:  # in the encoder and in the decoder
+            values.update(num_encoder_layers=None, num_decoder_layers=None)
+        return TransformerConfig.from_dict({**values, **overrides})
     sizes = {"vocab_size": recipe.vocab_size}
     if pairs:
         source, target = pairs.source_tokenizer, pairs.target_tokenizer
@@ -186,6 +191,17 @@ def _config(preset, initial, recipe, pairs, overrides):
         if not recipe.shared_vocabulary:
             sizes["source_vocab_size"] = source.vocab_size
     return TransformerConfig.preset(preset, **sizes, **overrides)
+
+
+def _check_overrides(overrides):
+    """Checks that no field is given that the recipe determines."""
+    for name in ("vocab_size", "source_vocab_size", "source_features"):
+        if name in overrides:
+            raise ValueError(
+                "A run reads word pieces, and its recipe has the size of their "
+                f"vocabulary. Received: {name}={overrides[name]!r}. Set "
+                "`vocab_size` or `shared_vocabulary` of the recipe instead."
+            )
 
 
 def _with_settings_of(corpus, recipe):

@@ -106,8 +106,14 @@ def read_validated(run: Run) -> dict[int, Best]:
     path = run.checkpoints / VALIDATED
     if not path.exists():
         return {}
-    records = json.loads(path.read_text())
-    return {int(step): Best(**best) for step, best in records.items()}
+    try:
+        records = json.loads(path.read_text())
+        return {int(step): Best(**best) for step, best in records.items()}
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{str(path)!r} is damaged: {error}. Remove it: the newest "
+            "checkpoint is then validated again."
+        ) from error
 
 
 def write_validated(run: Run, step: int, best: Best):

@@ -58,9 +58,12 @@ def learn_proposals(
         steps: number of updates. Defaults to 3,000.
 
     Raises:
-        ValueError: if `block_size` is less than 2, if the run has no intact
-            checkpoint, or if it is imported and has no training pairs.
+        ValueError: if `block_size` is less than 2 or `steps` less than 1, if
+            the run has no intact checkpoint, or if it is imported and has no
+            training pairs.
     """
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
     model = load_model(run)
     layer = ProposalLayer.for_model(
         model.config,

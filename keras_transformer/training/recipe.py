@@ -1,6 +1,7 @@
 """The recipe of a training run: section 5 of the paper, and departures."""
 
 import dataclasses
+import os
 
 from keras_transformer.config import (
     check_at_least,
@@ -112,6 +113,10 @@ class Recipe(CorpusSettings):
 
     def __post_init__(self):
         super().__post_init__()
+        for name in ("corpus", "initial_run", "data_dir"):
+            value = getattr(self, name)
+            if isinstance(value, os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
         check_field(
             self, "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
         )

@@ -153,9 +153,10 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
     """
     if not run.recipe.corpus:
         raise ValueError(
-            "An imported run is not trained itself. Received: "
-            f"{str(run.folder)!r}. Start a new run with --initial-run "
-            f"{run.folder}."
+            "An imported run has no training pairs, so it cannot be trained "
+            "itself, nor learn a shortlist or proposals. Received: "
+            f"{str(run.folder)!r}. Train a new run by `train --initial-run "
+            f"{run.folder}`."
         )
     if not run.data.exists():
         check_corpus(run.recipe)

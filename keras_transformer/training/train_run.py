@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import operator
 import sys
 from collections.abc import Sequence
 
@@ -64,9 +65,9 @@ def train(
         The trained `Transformer`, with the chosen weights on the first worker.
 
     Raises:
-        ValueError: if `steps` is less than 1, if the training data is not
-            what the run began with, if another process trains the run, or if
-            a loss is not finite.
+        ValueError: if `steps` is no integer of at least 1, if the training data
+            is not what the run began with, if another process trains the run,
+            or if a loss is not finite.
         TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
     """
     recipe = run.recipe
@@ -123,9 +124,12 @@ def train(
 
 def _checked(steps):
     """Returns the number of steps."""
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
-    return steps
+    if not hasattr(steps, "__index__") or steps < 1:
+        raise ValueError(
+            "`steps` must be an integer of at least 1. Received: "
+            f"steps={steps!r}"
+        )
+    return operator.index(steps)
 
 
 def _locked(run, is_first):
@@ -141,7 +145,10 @@ def _nothing_to_do(start, recipe, steps):
         return None
     waited = start.best.waited
     if recipe.patience and waited >= recipe.patience:
-        return f"no better BLEU in {waited} validations"
+        return (
+            f"no better BLEU in {waited} validations. To train on, start a new "
+            "run with this one as --initial-run"
+        )
     if start.step >= steps:
         return f"the run has its {steps:,} steps"
     return None
@@ -214,8 +221,15 @@ def evaluate(run: Run, model: Transformer, split: str) -> dict:
         settings of the search.
 
     Raises:
-        ValueError: if the split does not exist or has no pair left.
+        ValueError: if the split does not exist or has no pair left, or if no
+            weights are chosen yet.
     """
+    if not run.weights.exists():
+        raise ValueError(
+            "A run is scored with its chosen weights. Received: "
+            f"{str(run.folder)!r}, which has none yet. Call `train`, or "
+            "`choose_weights` to choose among its checkpoints."
+        )
     settings = run.search
     score = make_scorer(run, model, load_split(run, split).pairs, settings)
     result = {
