@@ -86,7 +86,7 @@ def read_config_file(path: str | os.PathLike) -> list[ModelConfig]:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         raise ValueError(
-            f"{str(path)!r} is no config file of TensorFlow Serving: {error}."
+            f"{str(path)!r} is no config file of TensorFlow Serving: {error}"
         ) from error
     entries = message.model_config_list.config
     if not entries:
@@ -105,7 +105,10 @@ def read_config_file(path: str | os.PathLike) -> list[ModelConfig]:
 
 
 def versions_in(folder: pathlib.Path) -> list[int]:
-    """Returns the numbers of the version folders that hold a SavedModel."""
+    """Returns the numbers of the version folders that hold a SavedModel.
+
+    Numbers have 63 bits, as in the protocols.
+    """
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -116,8 +119,17 @@ def versions_in(folder: pathlib.Path) -> list[int]:
         if name.isascii()
         and name.isdecimal()
         and str(int(name)) == name
-        and (folder / name / "saved_model.pb").is_file()
+        and int(name) < 2**63
+        and _has_model(folder / name)
     ]
+
+
+def _has_model(folder):
+    """Returns whether a folder has a SavedModel, as far as can be seen."""
+    try:
+        return (folder / "saved_model.pb").is_file()
+    except OSError:  # loading the version will say why
+        return True
 
 
 def _config(entry, path):

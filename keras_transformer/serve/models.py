@@ -1,6 +1,7 @@
 """All models of a server: loads new versions, and unloads old ones."""
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -30,13 +31,21 @@ class _Entry:
 
     Args:
         status: its state.
+        path: folder that it was loaded from.
         files: what was in its folder when it was last tried.
         served: the version, while it is available or being unloaded.
     """
 
     status: VersionStatus
+    path: pathlib.Path
     files: frozenset | None
     served: Version | None = None
+
+    def may_become(self, path: pathlib.Path) -> bool:
+        """Returns whether its place is for a version of this folder."""
+        if self.status.state == "AVAILABLE":
+            return self.path != path
+        return self.status.state == "END"
 
 
 class Models:
@@ -59,6 +68,8 @@ class Models:
         self._poll_seconds = poll_seconds
         self._configs: dict[str, ModelConfig] = {}
         self._entries: dict[str, dict[int, _Entry]] = {}
+        self._labels: dict[str, dict[str, int]] = {}  # that are in force
+        self._errors: dict[str, str] = {}  # of the last look, by subject
         self._unloading: set[asyncio.Task] = set()
 
     def find(
@@ -66,8 +77,7 @@ class Models:
     ) -> ServedVersion:
         """Returns a version that answers requests, see `ServedModels`."""
         if label is not None:
-            config = self._configs.get(name)
-            version = config.labels.get(label) if config else None
+            version = self._labels.get(name, {}).get(label)
             if version is None:
                 raise no_label(label)
         available = self.available(name)
@@ -137,19 +147,31 @@ class Models:
         """Looks for new versions, for ever."""
         while True:
             await asyncio.sleep(self._poll_seconds)
-            try:
+            with self._logging_errors("all models"):
                 await self.update()
-            except (OSError, ValueError) as error:
-                logger.error("%s", error)
 
     async def update(self) -> None:
         """Loads the versions that are to be served, then unloads others."""
         self._configs = {config.name: config for config in self._read_configs()}
         for config in self._configs.values():
-            await self._update_model(config)
+            with self._logging_errors(f"model {config.name}"):
+                await self._update_model(config)
         for name in self._entries.keys() - self._configs.keys():
-            for number in self._entries[name]:
-                self._unload(name, number)
+            self._labels.pop(name, None)
+            for entry in self._entries[name].values():
+                self._unload(name, entry)
+
+    @contextlib.contextmanager
+    def _logging_errors(self, subject):
+        """Logs an error, unless the last look at the subject had the same."""
+        text = ""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            text = f"{error}"
+            if text != self._errors.get(subject):
+                logger.error("%s", text)
+        self._errors[subject] = text
 
     async def stop(self) -> None:
         """Answers all requests that were accepted, and ends all versions."""
@@ -157,11 +179,10 @@ class Models:
             entry.served
             for entries in self._entries.values()
             for entry in entries.values()
-            if entry.served
+            if entry.served and entry.status.state == "AVAILABLE"
         ]
-        for task in self._unloading:
-            task.cancel()
-        await asyncio.gather(*(version.stop() for version in served))
+        stopping = [version.stop() for version in served]
+        await asyncio.gather(*stopping, *self._unloading)
 
     async def _update_model(self, config):
         self._entries.setdefault(config.name, {})
@@ -176,41 +197,67 @@ class Models:
                     break
                 await self._load_if_new(config, number)
         available = self.available(config.name)
+        kept = self._move_labels(config, available)
         # The versions in use stay until others take their place.
         if not set(wanted) & set(available):
             return
-        for number in set(available) - set(wanted):
-            self._unload(config.name, number)
+        for number in set(available) - set(wanted) - kept:
+            self._unload(config.name, self._entries[config.name][number])
+
+    def _move_labels(self, config, available):
+        """Has each label name its version, if that is available.
+
+        Returns:
+            The versions that labels name until others are available.
+        """
+        before = self._labels.get(config.name, {})
+        labels: dict[str, int] = {}
+        for label, number in config.labels.items():
+            found = number if number in available else before.get(label)
+            if found is not None and found in available:
+                labels[label] = found
+        self._labels[config.name] = labels
+        return {
+            number
+            for label, number in labels.items()
+            if number != config.labels[label]
+        }
 
     async def _load_if_new(self, config, number):
         """Loads a version, unless it was loaded or tried as it is now."""
         path = config.base_path / str(number)
         files = _files(path)
         entry = self._entries[config.name].get(number)
-        if entry is None or (
-            entry.status.state == "END" and entry.files != files
-        ):
+        if entry is None or (entry.files != files and entry.may_become(path)):
             await self._load(config.name, number, path, files)
 
     async def _load(self, name, number, path, files):
-        entry = _Entry(VersionStatus(number, "LOADING"), files)
-        self._entries[name][number] = entry
+        entry = _Entry(VersionStatus(number, "LOADING"), path, files)
+        in_use = self._entries[name].get(number)
+        if in_use and not in_use.served:
+            in_use = None
+        if not in_use:  # else that of another folder answers until this does
+            self._entries[name][number] = entry
         logger.info("Loading version %d of model %s.", number, name)
         try:
             entry.served = await self._start_version(name, path)
         except Exception as error:  # other versions are served on
             entry.status = VersionStatus(number, "END", "UNKNOWN", f"{error}")
+            if in_use:
+                in_use.files = files
             logger.warning(
                 "Version %d of model %s is not served: %s", number, name, error
             )
             return
         entry.status = VersionStatus(number, "AVAILABLE")
+        self._entries[name][number] = entry
+        if in_use:
+            self._unload(name, in_use)
         logger.info("Serving version %d of model %s.", number, name)
 
-    def _unload(self, name, number):
+    def _unload(self, name, entry):
         """Has a version answer its requests and end, in the background."""
-        entry = self._entries[name][number]
-        served = entry.served
+        served, number = entry.served, entry.status.version
         if served is None or entry.status.state != "AVAILABLE":
             return
         entry.status = VersionStatus(number, "UNLOADING")
@@ -235,7 +282,7 @@ def _files(folder):
         for name in names:
             try:
                 status = os.stat(os.path.join(root, name))
-            except FileNotFoundError:
+            except OSError:  # it is gone, or may not be looked at
                 continue
             found.add((root, name, status.st_size, status.st_mtime_ns))
     return frozenset(found)

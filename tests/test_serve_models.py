@@ -1,0 +1,241 @@
+"""Tests of how a server follows the folders of its versions."""
+
+import asyncio
+import logging
+import pathlib
+
+import pytest
+
+from keras_transformer.serve import models as models_module
+from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.model_config import (
+    ModelConfig,
+    read_config_file,
+    versions_in,
+)
+from keras_transformer.serve.models import Models
+
+
+class Served:
+    """A version that notes when it ends."""
+
+    is_running = True
+    is_stopped = False
+
+    def __init__(self, path):
+        self.path = path
+        self.number = int(path.name)
+
+    async def stop(self):
+        self.is_stopped = True
+
+
+def make_versions(folder, *numbers):
+    for number in numbers:
+        (folder / f"{number}").mkdir(parents=True)
+        (folder / f"{number}" / "saved_model.pb").touch()
+
+
+def follow(config, use, damaged=()):
+    """Runs the coroutine function `use` with models of a config.
+
+    `config` is a list of one `ModelConfig`, which `use` may replace, and
+    `damaged` has the folders that cannot be loaded.
+    """
+
+    async def start_version(name, path):
+        if path in damaged:
+            raise ValueError("damaged")
+        return Served(path)
+
+    asyncio.run(use(Models(lambda: list(config), start_version, 0.01)))
+
+
+@pytest.fixture(autouse=True)
+def unload_at_once(monkeypatch):
+    monkeypatch.setattr(models_module, "SECONDS_BEFORE_UNLOADING", 0)
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Returns a set of folders whose files this process may not see.
+
+    Tests of root may see all.
+    """
+    folders = set()
+    is_file = pathlib.Path.is_file
+
+    def check(path):
+        if path.parent in folders:
+            raise PermissionError(13, "Permission denied", f"{path}")
+        return is_file(path)
+
+    monkeypatch.setattr(pathlib.Path, "is_file", check)
+    return folders
+
+
+def test_a_version_that_cannot_be_read_is_passed_over(tmp_path, unreadable):
+    make_versions(tmp_path, 1, 2)
+    unreadable.add(tmp_path / "2")
+
+    async def use(models):
+        await models.update()
+        assert models.available("demo") == [1]
+
+    follow([ModelConfig("demo", tmp_path)], use, unreadable)
+
+
+def test_a_folder_that_cannot_be_read_stops_no_other_model(
+    tmp_path, monkeypatch, caplog
+):
+    make_versions(tmp_path / "b", 1)
+    find = versions_in
+
+    def look(folder):
+        if folder.name == "a":
+            raise PermissionError(13, "Permission denied", f"{folder}")
+        return find(folder)
+
+    monkeypatch.setattr(models_module, "versions_in", look)
+
+    async def use(models):
+        for _ in range(2):
+            await models.update()
+        assert models.available("b") == [1]
+
+    follow([ModelConfig(name, tmp_path / name) for name in "ab"], use)
+    assert caplog.text.count("Permission denied") == 1
+
+
+def test_a_wrong_config_file_is_logged_once(tmp_path, caplog):
+    file = tmp_path / "models.config"
+    file.write_text("model_config_list {")
+
+    async def use():
+        models = Models(lambda: read_config_file(file), Served, 0.001)
+        watching = asyncio.create_task(models.watch())
+        await asyncio.sleep(0.1)
+        file.write_text("")
+        await asyncio.sleep(0.1)
+        watching.cancel()
+
+    asyncio.run(use())
+    first, second = caplog.messages
+    assert "is no config file" in first
+    assert not first.endswith("..")
+    assert "lists none" in second
+
+
+def test_a_label_stays_until_its_next_version_answers(tmp_path):
+    make_versions(tmp_path, 3, 4)
+
+    def config(number):
+        return ModelConfig(
+            "demo", tmp_path, versions=[number], labels={"stable": number}
+        )
+
+    configs, damaged = [config(3)], {tmp_path / "4"}
+
+    async def use(models):
+        def number():
+            return models.find("demo", label="stable").number
+
+        await models.update()
+        assert number() == 3
+        configs[:] = [config(4)]
+        await models.update()
+        assert number() == 3
+        damaged.clear()
+        (tmp_path / "4" / "mended").touch()
+        updating = asyncio.create_task(models.update())
+        while not updating.done():
+            assert number() in (3, 4)
+            await asyncio.sleep(0)
+        assert number() == 4
+        await asyncio.sleep(0.01)
+        assert models.available("demo") == [4]
+        configs[:] = [ModelConfig("demo", tmp_path, versions=[4])]
+        await models.update()
+        with pytest.raises(ServingError, match="version label: stable"):
+            number()
+
+    follow(configs, use, damaged)
+
+
+def test_labels_keep_a_version_only_while_they_wait(tmp_path):
+    """Versions 3 and 4 are served, and 5 that shall be stable is damaged."""
+    make_versions(tmp_path, 3, 4, 5)
+
+    def config(stable):
+        labels = {"stable": stable, "canary": 4}
+        return ModelConfig("demo", tmp_path, 2, labels=labels)
+
+    configs, damaged = [config(3)], {tmp_path / "5"}
+
+    async def use(models):
+        (tmp_path / "5").rename(tmp_path / "hidden")
+        await models.update()
+        assert models.available("demo") == [4, 3]
+        (tmp_path / "hidden").rename(tmp_path / "5")
+        configs[:] = [config(5)]
+        await models.update()
+        assert models.available("demo") == [4, 3]
+        # Whoever deletes a folder goes back to the older version.
+        (tmp_path / "4").rename(tmp_path / "gone")
+        await models.update()
+        assert models.available("demo") == [3]
+
+    follow(configs, use, damaged)
+
+
+def test_a_version_of_another_folder_takes_the_place_of_one(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    make_versions(first, 1)
+    make_versions(second, 1)
+    configs, damaged = [ModelConfig("demo", first)], {second / "1"}
+
+    async def use(models):
+        await models.update()
+        old = models.find("demo")
+        configs[:] = [ModelConfig("demo", second)]
+        for _ in range(2):
+            await models.update()
+            assert models.find("demo") is old
+        damaged.clear()
+        (second / "1" / "mended").touch()
+        await models.update()
+        new = models.find("demo")
+        assert new.path == second / "1"
+        await asyncio.sleep(0.01)
+        assert (old.is_stopped, new.is_stopped) == (True, False)
+        await models.update()
+        assert models.find("demo") is new
+        await models.stop()
+        assert new.is_stopped
+
+    follow(configs, use, damaged)
+
+
+def test_numbers_of_versions_have_63_bits(tmp_path):
+    make_versions(tmp_path, 0, 7, 2**63 - 1, 2**63)
+    assert sorted(versions_in(tmp_path)) == [0, 7, 2**63 - 1]
+
+
+def test_a_version_that_is_being_unloaded_ends_with_the_server(tmp_path):
+    make_versions(tmp_path, 1, 2)
+    configs = [ModelConfig("demo", tmp_path, versions=[1])]
+
+    async def use(models):
+        await models.update()
+        old = models.find("demo")
+        configs[:] = [ModelConfig("demo", tmp_path, versions=[2])]
+        await models.update()
+        await models.stop()
+        assert old.is_stopped
+
+    follow(configs, use)
+
+
+@pytest.fixture(autouse=True)
+def log_warnings(caplog):
+    caplog.set_level(logging.ERROR, "keras_transformer.serve")
