@@ -13,6 +13,7 @@ import pytest
 from serve_fakes import DEMO, TYPES, Models, signature
 from serve_predict_requests import PREDICT_ROWS
 from serve_requests import ROWS
+from tensorflow.core.framework import types_pb2
 
 from keras_transformer.serve import rest, tensors
 from keras_transformer.serve.errors import ServingError
@@ -21,6 +22,7 @@ from keras_transformer.serve.rest_answers import write_predictions
 from keras_transformer.serve.rest_examples import read_examples
 from keras_transformer.serve.rest_json import read_predict_request
 from keras_transformer.serve.signatures import (
+    check_dtypes,
     check_inputs,
     choose_outputs,
     find_signature,
@@ -219,9 +221,9 @@ def test_inputs_are_checked_in_tensorflow_servings_words():
         "input tensor alias not found in signature: y. Inputs expected to be "
         "in the set {text}."
     )
-    wrong = {"text": text_array(b"x"), "beam_size": np.array(True)}
+    wrong = {"text": types_pb2.DT_STRING, "beam_size": types_pb2.DT_BOOL}
     with pytest.raises(ServingError) as error:
-        check_inputs(n_best, wrong)
+        check_dtypes(n_best, wrong)
     # The tensors' names are in the order beam_size, text.
     assert str(error.value) == "Expects arg[0] to be int32 but bool is provided"
 

@@ -1,5 +1,6 @@
 """TensorFlow Serving's gRPC services, over `ServedModels`."""
 
+import asyncio
 import contextlib
 import hmac
 import math
@@ -15,6 +16,8 @@ from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
+    inference_pb2,
+    model_management_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
@@ -30,11 +33,13 @@ from keras_transformer.serve.rest_examples import refuse
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.serve.signatures import (
     DEFAULT,
+    check_dtypes,
     check_inputs,
     check_names,
     choose_outputs,
     find_signature,
 )
+from keras_transformer.serve.tensors import invalid
 
 Context: TypeAlias = "grpc.aio.ServicerContext"
 
@@ -50,10 +55,12 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         self, request: predict_pb2.PredictRequest, context: Context
     ) -> predict_pb2.PredictResponse:
         async with _answering_errors(context):
-            served = self._models.find(*_wanted(request.model_spec))
+            served = _find(self._models, _wanted(request))
             name = request.model_spec.signature_name or DEFAULT
             signature = find_signature(served.signatures, name)
             check_names(signature, set(request.inputs))
+            dtypes = {key: x.dtype for key, x in request.inputs.items()}
+            check_dtypes(signature, dtypes)  # before what they say is read
             most = self._settings.max_request_rows
             inputs = {
                 key: _array(value, most)
@@ -84,9 +91,14 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     async def _refuse(self, method, request, context):
         async with _answering_errors(context):
-            spec = request.model_spec
-            served = self._models.find(*_wanted(spec))
-            raise refuse(method, spec.signature_name, served.signatures)
+            served = _find(self._models, _wanted(request))
+            name = request.model_spec.signature_name
+            raise refuse(method, name, served.signatures)
+
+    async def MultiInference(  # noqa: N802
+        self, request: inference_pb2.MultiInferenceRequest, context: Context
+    ):
+        await _abort_unknown("MultiInference", context)
 
     async def GetModelMetadata(  # noqa: N802
         self,
@@ -94,19 +106,16 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         context: Context,
     ) -> get_model_metadata_pb2.GetModelMetadataResponse:
         async with _answering_errors(context):
+            wanted = _wanted(request)
             if not request.metadata_field:
-                raise ServingError(
-                    "INVALID_ARGUMENT",
+                raise invalid(
                     "GetModelMetadataRequest must specify at least one "
-                    "metadata_field",
+                    "metadata_field"
                 )
             for field in request.metadata_field:
                 if field != "signature_def":
-                    raise ServingError(
-                        "INVALID_ARGUMENT",
-                        f"Metadata field {field} is not supported",
-                    )
-            served = self._models.find(*_wanted(request.model_spec))
+                    raise invalid(f"Metadata field {field} is not supported")
+            served = _find(self._models, wanted)
             response = get_model_metadata_pb2.GetModelMetadataResponse()
             _fill_spec(response.model_spec, served)
             response.metadata["signature_def"].Pack(
@@ -127,8 +136,15 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
         context: Context,
     ) -> get_model_status_pb2.GetModelStatusResponse:
         async with _answering_errors(context):
-            wanted = _wanted(request.model_spec)
+            wanted = _wanted(request)
             return messages.status_response(self._models.statuses(*wanted))
+
+    async def HandleReloadConfigRequest(  # noqa: N802
+        self,
+        request: model_management_pb2.ReloadConfigRequest,
+        context: Context,
+    ):
+        await _abort_unknown("HandleReloadConfigRequest", context)
 
 
 class Watcher(grpc.aio.ServerInterceptor):
@@ -150,11 +166,18 @@ class Watcher(grpc.aio.ServerInterceptor):
 
         async def answer(request, context):
             start = time.monotonic()
+            code = "OK"
             try:
                 await self._check_token(context)
                 return await handler.unary_unary(request, context)
+            except asyncio.CancelledError:
+                code = "CANCELLED"
+                raise
+            except BaseException:
+                code = getattr(context.code(), "name", "UNKNOWN")
+                raise
             finally:
-                self._note(details.method, request, context, start)
+                self._note(details.method, request, context, code, start)
 
         return grpc.unary_unary_rpc_method_handler(
             answer, handler.request_deserializer, handler.response_serializer
@@ -171,18 +194,16 @@ class Watcher(grpc.aio.ServerInterceptor):
                 "A bearer token is needed in the metadata `authorization`.",
             )
 
-    def _note(self, method, request, context, start):
-        code = context.code()
-        name = code.name if isinstance(code, grpc.StatusCode) else "OK"
+    def _note(self, method, request, context, code, start):
         seconds = time.monotonic() - start
-        self._metrics.requests.labels("grpc", name).inc()
+        self._metrics.requests.labels("grpc", code).inc()
         self._metrics.latency.labels("grpc").observe(seconds)
         if self._settings.access_log:
             log_access(
                 "grpc",
                 context.peer(),
                 method,
-                name,
+                code,
                 request.ByteSize(),
                 seconds,
             )
@@ -203,8 +224,24 @@ async def _answering_errors(context):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{error}")
 
 
-def _wanted(spec):
-    """Returns name, version and label of a `ModelSpec`."""
+async def _abort_unknown(method, context):
+    """Answers a call that this server does not know."""
+    code = grpc.StatusCode.UNIMPLEMENTED
+    await context.abort(code, f"{method} is not implemented.")
+
+
+def _find(models, wanted):
+    """Returns the version that a request wants."""
+    if not wanted[0]:
+        raise invalid("ModelSpec has no name specified.")
+    return models.find(*wanted)
+
+
+def _wanted(request):
+    """Returns name, version and label of a request's `ModelSpec`."""
+    if not request.HasField("model_spec"):
+        raise invalid("Missing ModelSpec")
+    spec = request.model_spec
     kind = spec.WhichOneof("version_choice")
     return (
         spec.name,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.serve.errors import ServingError
-from keras_transformer.serve.tensors import NUMPY_DTYPES, dtype_name, invalid
+from keras_transformer.serve.tensors import dtype_name, invalid
 
 DEFAULT = "serving_default"
 
@@ -36,29 +36,44 @@ def find_signature(signatures: Mapping[str, Any], name: str) -> Any:
 
 
 def check_inputs(signature: Any, inputs: Mapping[str, np.ndarray]):
-    """Checks names, dtypes and shapes of a request's inputs.
+    """Checks names and shapes of a request's inputs.
 
     Args:
         signature: the `SignatureDef`.
-        inputs: arrays by name; strings are arrays of `bytes` objects.
+        inputs: arrays by name.
 
     Raises:
         ServingError: `INVALID_ARGUMENT` if an input is missing that has no
             default, if the signature does not have an input, or if an array
-            has another dtype or shape than the signature says.
+            has another shape than the signature says.
     """
     check_names(signature, set(inputs))
-    # TensorFlow counts the arguments in the order of their tensors' names.
-    order = sorted(inputs, key=lambda name: signature.inputs[name].name)
-    for index, name in enumerate(order):
-        info, array = signature.inputs[name], inputs[name]
-        if not _has_dtype(array, info.dtype):
-            raise invalid(
-                f"Expects arg[{index}] to be {dtype_name(info.dtype)} but "
-                f"{_array_dtype_name(array)} is provided"
-            )
-    for name in order:
+    for name in _order(signature, inputs):
         _check_shape(name, signature.inputs[name], inputs[name].shape)
+
+
+def check_dtypes(signature: Any, dtypes: Mapping[str, int]) -> None:
+    """Checks the dtypes of a request's inputs, whose names are right.
+
+    Args:
+        signature: the `SignatureDef`.
+        dtypes: values of `DataType` by name.
+
+    Raises:
+        ServingError: `INVALID_ARGUMENT` if one is not the signature's.
+    """
+    for index, name in enumerate(_order(signature, dtypes)):
+        expected, given = signature.inputs[name].dtype, dtypes[name]
+        if given != expected:
+            raise invalid(
+                f"Expects arg[{index}] to be {dtype_name(expected)} but "
+                f"{dtype_name(given)} is provided"
+            )
+
+
+def _order(signature, names):
+    """Returns names as TensorFlow counts arguments: by their tensors'."""
+    return sorted(names, key=lambda name: signature.inputs[name].name)
 
 
 def check_names(signature: Any, names: set[str]) -> None:
@@ -86,19 +101,6 @@ def check_names(signature: Any, names: set[str]) -> None:
 
 def _in_braces(names):
     return f"{{{','.join(sorted(names))}}}"
-
-
-def _has_dtype(array, dtype):
-    if array.dtype.kind in "OS":
-        return NUMPY_DTYPES.get(dtype) is np.object_
-    return NUMPY_DTYPES.get(dtype) == array.dtype
-
-
-def _array_dtype_name(array):
-    if array.dtype.kind in "OS":
-        return "string"
-    names = {"float32": "float", "float64": "double", "float16": "half"}
-    return names.get(array.dtype.name, array.dtype.name)
 
 
 def _check_shape(name, info, shape):

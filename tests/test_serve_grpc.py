@@ -1,0 +1,178 @@
+"""Tests of the gRPC services, with models in memory."""
+
+import asyncio
+
+import grpc
+import pytest
+import serve_fakes
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2, types_pb2
+from tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    inference_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+from keras_transformer.serve.grpc_services import (
+    ModelService,
+    PredictionService,
+    Watcher,
+)
+from keras_transformer.serve.metrics import Metrics
+from keras_transformer.serve.settings import ServeSettings
+
+
+def with_server(use, models, metrics=None):
+    """Runs the coroutine function `use` with stubs of both services."""
+    settings = ServeSettings(access_log=False)
+
+    async def run():
+        watcher = Watcher(settings, metrics or Metrics(), None)
+        server = grpc.aio.server(interceptors=[watcher])
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+            PredictionService(models, settings), server
+        )
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(
+            ModelService(models), server
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await use(
+                prediction_service_pb2_grpc.PredictionServiceStub(channel),
+                model_service_pb2_grpc.ModelServiceStub(channel),
+            )
+        await server.stop(None)
+
+    asyncio.run(run())
+
+
+async def error_of(call):
+    """Returns code and details of a call that fails."""
+    with pytest.raises(grpc.RpcError) as caught:
+        await call
+    return caught.value.code().name, caught.value.details()
+
+
+def predict_request(**inputs):
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "demo"
+    for name, proto in inputs.items():
+        request.inputs[name].CopyFrom(proto)
+    return request
+
+
+def test_a_request_names_its_model_as_in_tensorflow_serving():
+    async def use(prediction, model):
+        metadata = get_model_metadata_pb2.GetModelMetadataRequest()
+        status = get_model_status_pb2.GetModelStatusRequest()
+        classification = classification_pb2.ClassificationRequest()
+        predict = predict_pb2.PredictRequest()
+        calls = [
+            (prediction.Predict, predict),
+            (prediction.Classify, classification),
+            (prediction.GetModelMetadata, metadata),
+            (model.GetModelStatus, status),
+        ]
+        missing = "INVALID_ARGUMENT", "Missing ModelSpec"
+        for call, request in calls:
+            assert await error_of(call(request)) == missing
+            request.model_spec.SetInParent()
+        metadata.metadata_field.append("signature_def")
+        unnamed = "INVALID_ARGUMENT", "ModelSpec has no name specified."
+        for call, request in calls[:-1]:
+            assert await error_of(call(request)) == unnamed
+        unknown = "NOT_FOUND", "Could not find any versions of model "
+        assert await error_of(model.GetModelStatus(status)) == unknown
+
+    with_server(use, serve_fakes.Models())
+
+
+def test_calls_that_are_not_implemented_leave_no_traceback(caplog):
+    async def use(prediction, model):
+        inference = inference_pb2.MultiInferenceRequest()
+        reload = model_management_pb2.ReloadConfigRequest()
+        for call in (
+            prediction.MultiInference(inference),
+            model.HandleReloadConfigRequest(reload),
+        ):
+            code, details = await error_of(call)
+            assert code == "UNIMPLEMENTED"
+            assert "is not implemented" in details
+
+    with_server(use, serve_fakes.Models())
+    assert caplog.text == ""
+
+
+def test_tensors_of_other_dtypes_are_not_read(caplog):
+    """Their values may be out of range, or of no dtype of NumPy."""
+    wrong = {
+        "int8": tensor_pb2.TensorProto(
+            dtype=types_pb2.DT_INT8, int_val=[300], tensor_shape={}
+        ),
+        "half": tensor_pb2.TensorProto(
+            dtype=types_pb2.DT_HALF, half_val=[70000]
+        ),
+        "resource": tensor_pb2.TensorProto(dtype=types_pb2.DT_RESOURCE),
+        "variant": tensor_pb2.TensorProto(dtype=types_pb2.DT_VARIANT),
+    }
+
+    async def use(prediction, model):
+        right = predict_request(text=tf.make_tensor_proto(["a"]))
+        response = await prediction.Predict(right)
+        assert response.outputs["translation"].string_val == [b"A"]
+        for name, proto in wrong.items():
+            call = prediction.Predict(predict_request(text=proto))
+            assert await error_of(call) == (
+                "INVALID_ARGUMENT",
+                f"Expects arg[0] to be string but {name} is provided",
+            )
+
+    with_server(use, serve_fakes.Models())
+    assert caplog.text == ""
+
+
+def test_calls_are_counted_by_the_code_that_they_end_with():
+    metrics = Metrics()
+
+    class Trouble(serve_fakes.Models):
+        def statuses(self, name, version=None, label=None):
+            if name == "crash":
+                raise RuntimeError
+            return super().statuses(name, version, label)
+
+    class Slow(serve_fakes.Version):
+        async def predict(self, signature_name, inputs, timeout=None):
+            await asyncio.sleep(60)
+
+    def count(code):
+        labels = {"protocol": "grpc", "status": code}
+        return metrics.registry.get_sample_value(
+            "keras_transformer_requests_total", labels
+        )
+
+    async def use(prediction, model):
+        for name in ("demo", "other", "crash"):
+            request = get_model_status_pb2.GetModelStatusRequest()
+            request.model_spec.name = name
+            call = model.GetModelStatus(request)
+            if name == "demo":
+                await call
+            else:
+                await error_of(call)
+        models.versions["demo", 1] = Slow("demo", 1, serve_fakes.DEMO, None)
+        request = predict_request(text=tf.make_tensor_proto(["a"]))
+        call = prediction.Predict(request)
+        await asyncio.sleep(0.2)
+        call.cancel()
+        await asyncio.sleep(0.2)
+
+    models = Trouble()
+    with_server(use, models, metrics)
+    codes = "OK", "NOT_FOUND", "UNKNOWN", "CANCELLED"
+    assert [count(code) for code in codes] == [1, 1, 1, 1]
