@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import re
+import shutil
 import socket
+import subprocess
 import sys
 import types
 from unittest import mock
@@ -13,9 +16,10 @@ import tensorflow as tf
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from keras_transformer.cli.main import main
-from keras_transformer.serve import grpc_services
+from keras_transformer.serve import engine as engine_module
+from keras_transformer.serve import grpc_services, server, worker
 from keras_transformer.serve import version as version_module
-from keras_transformer.serve.batching import Item, RowQueue
+from keras_transformer.serve.batching import MOST_PATIENCE, Item, RowQueue
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.http_app import Application
 from keras_transformer.serve.metrics import Metrics
@@ -129,7 +133,7 @@ def test_a_path_of_a_model_or_of_a_version(exported):
 def items(lengths, key="k"):
     loop = asyncio.new_event_loop()
     made = [
-        Item(key, {}, 1, length, loop.create_future(), arrival=float(i))
+        Item(key, {}, 1, length, length, loop.create_future(), float(i))
         for i, length in enumerate(lengths)
     ]
     loop.close()
@@ -155,7 +159,7 @@ def test_short_rows_go_first_and_long_ones_do_not_starve():
     queue.put(waiting)
     assert queue.take(1) == [waiting[1]]
     (late,) = items([10])
-    late.arrival = 1e6
+    late.arrival = MOST_PATIENCE
     queue.put([late])
     assert queue.take(1) == [waiting[0]]
 
@@ -329,6 +333,8 @@ def test_a_request_that_is_too_large_is_refused_at_once(exported, monkeypatch):
         with pytest.raises(ServingError, match=r"have 7 bytes of text.*: 8"):
             await version.predict("serving_default", texts("four", "4444"))
         await version.predict("serving_default", texts(*"abcde"))
+        # Each text counts with its own length.
+        await version.predict("explain", texts("a", "666666"))
         # Columns of unequal length do not get this error.
         columns = {"text": texts(*"abc")["text"], "other": np.zeros(2)}
         await version.predict("score", columns)
@@ -469,6 +475,144 @@ def test_pages_of_other_sites_may_send_a_token(exported):
         assert allowed not in refused[1]
 
 
+def test_a_body_that_has_not_arrived_when_the_server_ends():
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    async def use():
+        options = ServeSettings(access_log=False)
+        serve = Application(Models(list, None, 1.0), options, Metrics())
+        scope = {"type": "http", "method": "POST", "headers": []}
+        path = b"/v1/models/demo:predict"
+        answering = asyncio.create_task(
+            serve({**scope, "raw_path": path}, receive, send)
+        )
+        await asyncio.sleep(0)
+        serve.is_stopping = True
+        answering.cancel()  # as uvicorn does it
+        await answering
+
+    asyncio.run(use())
+    assert sent[0]["status"] == 503
+
+
+class FakeProcess:
+    """A `ModelProcess` that ends when it is told to."""
+
+    def __init__(self):
+        self.ended = asyncio.Event()
+
+    async def stop(self):
+        self.ended.set()
+
+
+def test_a_process_is_started_again_while_no_request_comes(monkeypatch):
+    processes, errors = [], []
+
+    async def start(path, threads):
+        if errors:
+            raise errors.pop()
+        processes.append(FakeProcess())
+        return processes[-1]
+
+    monkeypatch.setattr(engine_module.ModelProcess, "start", start)
+
+    async def use():
+        engine = await engine_module.LocalEngine.start("demo/1", 1)
+        processes[0].ended.set()
+        await asyncio.sleep(0.01)
+        assert (len(processes), engine.is_running) == (2, True)
+        errors.append(ValueError("damaged"))
+        processes[1].ended.set()
+        await asyncio.sleep(0.01)
+        assert (len(processes), engine.is_running) == (2, False)
+        await engine.stop()
+        await asyncio.sleep(0.01)
+        assert len(processes) == 2
+
+    asyncio.run(use())
+
+
+def test_errors_of_a_graph_do_not_speak_of_python(exported):
+    inputs = {"text": np.array([b"a"], object), "beam_size": np.int32(1000)}
+    inputs |= {"alpha": np.float32(0.6), "max_length": np.int32(9)}
+    signatures = tf.saved_model.load(str(exported)).signatures
+    kind, (code, text) = worker.answer(signatures, "n_best", inputs)
+    assert (kind, code) == ("error", "INVALID_ARGUMENT")
+    expected = (
+        r"assertion failed: \[`beam_size` must be at least 1, at most \d+\.\] "
+        r"\[1000\]\n\t \[\[\{\{node \S+\}\}\]\]"
+    )
+    assert re.fullmatch(expected, text)
+
+
+def start_server(**settings):
+    """Starts a server, which ends with an error at the latest at its models."""
+
+    def read_configs():
+        raise RuntimeError("The server has started.")
+
+    settings = ServeSettings(**{"port": 0, "grpc_port": 0} | settings)
+    server.serve(read_configs, settings)
+
+
+def make_certificate(folder, name):
+    files = folder / f"{name}.pem", folder / f"{name}_key.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost"
+    subprocess.run(
+        [*command.split(), "-out", files[0], "-keyout", files[1]],
+        check=True,
+        capture_output=True,
+    )
+    return files
+
+
+def test_errors_of_certificates_name_the_files(tmp_path):
+    if not shutil.which("openssl"):
+        pytest.skip("openssl, which makes the certificates, is not installed")
+    certificate, _ = make_certificate(tmp_path, "a")
+    _, other_key = make_certificate(tmp_path, "b")
+    junk = tmp_path / "junk.pem"
+    junk.write_text("junk")
+    for pair in (
+        (certificate, other_key),
+        (junk, other_key),
+        (certificate, junk),
+        (certificate, tmp_path / "missing.pem"),
+    ):
+        with pytest.raises(ValueError, match="belong together") as caught:
+            start_server(tls_certificate=pair[0], tls_key=pair[1])
+        assert all(str(path) in str(caught.value) for path in pair)
+
+
+def test_the_error_of_an_unknown_host_has_its_reason():
+    with pytest.raises(OSError, match=r"nowhere\.invalid") as caught:
+        start_server(host="nowhere.invalid")
+    assert "may be in use" not in str(caught.value)
+
+
+def test_a_body_may_be_larger_than_messages_of_grpc(monkeypatch):
+    async def use():
+        settings = ServeSettings(max_body=3_000_000_000, grpc_port=0)
+        made, port = server._grpc_server(None, settings, Metrics(), None)
+        assert port
+        await made.stop(None)
+
+    asyncio.run(use())
+
+
+def test_addresses_of_ipv6_are_in_brackets(caplog):
+    caplog.set_level("INFO", "keras_transformer.serve")
+    settings = ServeSettings(host="::1")
+    server._greet(Models(list, None, 1.0), settings, 8501, 8500)
+    assert "http://[::1]:8501/ and by gRPC at [::1]:8500." in caplog.text
+
+
 def test_errors_of_the_engine_reach_the_client(exported):
     engine = FakeEngine([ServingError("INVALID_ARGUMENT", "no"), OSError("x")])
 
@@ -488,6 +632,7 @@ def test_errors_of_the_engine_reach_the_client(exported):
     [
         {"threads": 0},
         {"timeout": float("nan")},
+        {"timeout": float("inf")},
         {"max_queue_rows": -1},
         {"tls_key": "key.pem"},
     ],

@@ -10,9 +10,10 @@ import numpy as np
 
 # Fewer rows are not worth a thread of their own.
 ROWS_PER_THREAD = 16
-# A row of n bytes may wait n times as many seconds longer than an empty one:
-# short sentences go first, and long ones do not starve.
+# A row of n bytes may wait n times as many seconds longer than an empty one, up
+# to the most: short sentences go first, and long ones do not starve.
 PATIENCE = 0.03
+MOST_PATIENCE = 10.0
 # The longest row of a batch, relative to the shortest, and in bytes.
 LENGTH_RATIO, LENGTH_MARGIN = 2.0, 16
 
@@ -26,6 +27,7 @@ class Item:
         inputs: arrays `(rows, …)`, and scalars, which the key determines.
         rows: number of rows.
         length: length in bytes of its longest row.
+        bytes: length in bytes of all its rows.
         answer: future of the outputs, arrays `(rows, …)`.
         arrival: time at which the request came. Defaults to now.
         tries: how often its computation has begun and not ended.
@@ -35,6 +37,7 @@ class Item:
     inputs: Mapping[str, np.ndarray]
     rows: int
     length: int
+    bytes: int
     answer: asyncio.Future
     arrival: float = dataclasses.field(default_factory=time.monotonic)
     tries: int = 0
@@ -90,8 +93,9 @@ class RowQueue:
         return batch
 
     def _urgency(self, item):
-        patience = PATIENCE * item.length if self.by_length else 0.0
-        return item.arrival + patience
+        if not self.by_length:
+            return item.arrival
+        return item.arrival + min(PATIENCE * item.length, MOST_PATIENCE)
 
     def forget_cancelled(self) -> None:
         """Removes items that nobody waits for."""

@@ -58,6 +58,7 @@ class LocalEngine:
         self._path = path
         self._process = process
         self._restarting = asyncio.Lock()
+        self._watching = asyncio.create_task(self._watch())
 
     @classmethod
     async def start(
@@ -80,16 +81,27 @@ class LocalEngine:
     async def compute(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        async with self._restarting:
-            if self._process.ended.is_set():
-                await self._restart()
+        await self._restart()
         return await self._process.compute(signature_name, inputs)
 
     async def stop(self):
+        self._watching.cancel()
+        await asyncio.wait({self._watching})
         await self._process.stop()
 
+    async def _watch(self):
+        """Starts the process again, also while no request comes."""
+        while True:
+            await self._process.ended.wait()
+            await self._restart()
+
     async def _restart(self):
-        """Starts the process again, until that succeeds."""
+        """Starts the process again if it has ended, until that succeeds."""
+        async with self._restarting:
+            if self._process.ended.is_set():
+                await self._start_again()
+
+    async def _start_again(self):
         pause = 1.0
         logger.warning(
             "The process of %s has ended: it is started again.", self._path

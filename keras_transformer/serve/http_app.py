@@ -152,6 +152,13 @@ class Application:
                 f"{SECONDS_TO_SEND:.0f} seconds.",
                 http_status=408,
             ) from None
+        except asyncio.CancelledError:  # by uvicorn, when its time is over
+            if not self.is_stopping:
+                raise
+            raise ServingError(
+                "UNAVAILABLE",
+                "The server ends before the request's body has arrived.",
+            ) from None
         if headers.get("content-encoding", "").lower() == "gzip":
             return _decompressed(body, limit)
         return bytes(body)

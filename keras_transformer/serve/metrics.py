@@ -82,9 +82,7 @@ class Metrics:
         self.queue_rows.labels(*labels).set(waiting)
         self.rows.labels(*labels).inc(rows)
         self.batch_rows.labels(*labels).observe(rows)
-        self.source_bytes.labels(*labels).inc(
-            sum(item.length * item.rows for item in batch)
-        )
+        self.source_bytes.labels(*labels).inc(sum(item.bytes for item in batch))
 
     def batch_ended(
         self, version: ServedVersion, outputs: dict, seconds: float

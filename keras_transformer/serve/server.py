@@ -6,6 +6,7 @@ import logging
 import pathlib
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -31,6 +32,7 @@ from keras_transformer.serve.version import Version
 
 StartEngine = Callable[[pathlib.Path, int | None], Awaitable[Engine]]
 KEEP_ALIVE = 75  # seconds, more than a load balancer's usual 60
+LARGEST_OF_GRPC = 2**31 - 1  # bytes of a message
 logger = logging.getLogger("keras_transformer.serve")
 
 
@@ -49,7 +51,7 @@ def serve(
             that returns an `Engine`. Defaults to a process of this machine.
 
     Raises:
-        ValueError: if no model can be loaded.
+        ValueError: if no model can be loaded, or the certificate is of no use.
         OSError: if a port cannot be opened or a file cannot be read.
     """
     settings = settings or ServeSettings()
@@ -63,6 +65,7 @@ def serve(
 async def _serve(read_configs, settings, start_engine):
     metrics = Metrics()
     token = _token(settings.token_file)
+    _check_tls(settings)
 
     async def start_version(name, path):
         engine = await start_engine(path, settings.threads)
@@ -79,8 +82,12 @@ async def _serve(read_configs, settings, start_engine):
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
 
-    grpc_server, grpc_port = _grpc_server(models, settings, metrics, token)
     listening = _listen(settings.host, settings.port)
+    try:
+        grpc_server, grpc_port = _grpc_server(models, settings, metrics, token)
+    except BaseException:
+        listening.close()
+        raise
     await grpc_server.start()
     http_server = _HttpServer(application, settings)
     answering = asyncio.create_task(http_server.serve([listening]))
@@ -164,7 +171,10 @@ def _grpc_server(models, settings, metrics, token):
     server = grpc.aio.server(
         interceptors=[Watcher(settings, metrics, token)],
         options=[
-            ("grpc.max_receive_message_length", settings.max_body),
+            (
+                "grpc.max_receive_message_length",
+                min(settings.max_body, LARGEST_OF_GRPC),
+            ),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
         ],
@@ -175,8 +185,7 @@ def _grpc_server(models, settings, metrics, token):
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(
         ModelService(models), server
     )
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    address = f"{host}:{settings.grpc_port}"
+    address = f"{_in_url(settings.host)}:{settings.grpc_port}"
     try:
         if settings.tls_certificate is None:
             port = server.add_insecure_port(address)
@@ -191,6 +200,29 @@ def _grpc_server(models, settings, metrics, token):
             "it may be in use. Choose another with --grpc-port."
         ) from error
     return server, port
+
+
+def _in_url(host):
+    """Returns an address as it stands before a colon and a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _check_tls(settings):
+    """Raises a `ValueError` if the certificate cannot be used with its key."""
+    if settings.tls_certificate is None:
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    files = settings.tls_certificate, settings.tls_key
+    try:
+        # Without a password OpenSSL would ask for that of a key that has one.
+        context.load_cert_chain(*files, password="")
+    except OSError as error:
+        raise ValueError(
+            "A certificate and its key must be files in PEM that belong "
+            "together, without a password. Received: "
+            f"tls_certificate={files[0]}, tls_key={files[1]}: {error}. Make "
+            "both anew, or name the right ones."
+        ) from error
 
 
 def _token(path):
@@ -209,6 +241,7 @@ def _token(path):
 def _greet(models, settings, port, grpc_port):
     """Says on standard error where the models are."""
     scheme = "http" if settings.tls_certificate is None else "https"
+    host = _in_url(settings.host)
     served = ", ".join(
         f"{name} (version {', '.join(map(str, models.available(name)))})"
         for name in models.names
@@ -217,8 +250,8 @@ def _greet(models, settings, port, grpc_port):
         "Serving %s at %s://%s:%d/ and by gRPC at %s:%d. Stop with Ctrl-C.",
         served,
         scheme,
-        settings.host,
+        host,
         port,
-        settings.host,
+        host,
         grpc_port,
     )

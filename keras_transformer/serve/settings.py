@@ -4,8 +4,13 @@ Importing this module imports neither Keras nor TensorFlow.
 """
 
 import dataclasses
+import math
 
-from keras_transformer.config import check_at_least, option_field
+from keras_transformer.config import (
+    check_at_least,
+    check_field,
+    option_field,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +116,7 @@ class ServeSettings:
             timeout=0.001,
             poll_seconds=0.01,
         )
+        check_field(self, "timeout", math.isfinite(self.timeout), "finite")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError(
                 "A certificate and its key belong together. Received: "

@@ -139,7 +139,7 @@ class Version:
                 settings.max_batch_rows,
             )
         rows = sum(item.rows for item in items)
-        length = sum(item.length * item.rows for item in items)
+        length = sum(item.bytes for item in items)
         if length > settings.max_request_text:
             raise too_large("bytes of text", length, settings.max_request_text)
         if (
@@ -229,8 +229,10 @@ def _items(signature_name, inputs):
     )
     if not is_row_wise:
         key = signature_name, object()  # equal to no other
-        length = max((_length(v) for v in batched.values()), default=0)
-        return [Item(key, inputs, max(count, 1), length, future())]
+        lengths = _lengths(batched)
+        length = max(lengths, default=0)
+        rows = max(count, 1)
+        return [Item(key, inputs, rows, length, sum(lengths), future())]
     key = (
         signature_name,
         *((name, value.tobytes()) for name, value in sorted(scalars.items())),
@@ -238,16 +240,19 @@ def _items(signature_name, inputs):
     items = []
     for i in range(count):
         row = {name: value[i : i + 1] for name, value in batched.items()}
-        length = sum(_length(value) for value in row.values())
-        items.append(Item(key, {**row, **scalars}, 1, length, future()))
+        length = sum(_lengths(row))
+        items.append(Item(key, {**row, **scalars}, 1, length, length, future()))
     return items
 
 
-def _length(value):
-    """Returns the length of the longest string of an array, in bytes."""
-    if value.dtype != object:
-        return 0
-    return max(map(len, value.flat), default=0)
+def _lengths(inputs):
+    """Returns the length of each string of the inputs, in bytes."""
+    return [
+        len(string)
+        for array in inputs.values()
+        if array.dtype == object
+        for string in array.flat
+    ]
 
 
 def _joined(parts):

@@ -7,6 +7,7 @@ socket. Threads compute side by side, each operation on its share of the cores.
 import os
 import pathlib
 import queue
+import re
 import signal
 import socket
 import sys
@@ -19,6 +20,12 @@ import numpy as np
 from keras_transformer.serve import frames
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"
+# The call in Python surrounds the errors of a graph with these.
+_FROM_PYTHON = re.compile(
+    r"\AGraph execution error:\n\n"
+    r"(?:Detected at node .*\n<stack traces unavailable>\n)*"
+    r"| \[Op:\w+\]\Z"
+)
 
 
 def main(descriptor: int, path: str, threads: int) -> None:
@@ -104,7 +111,7 @@ def answer(
         return "outputs", _compute(signatures[name], inputs)
     except Exception as error:
         message = getattr(error, "message", None) or f"{error}"
-        return "error", (_code(error), message)
+        return "error", (_code(error), _FROM_PYTHON.sub("", message))
 
 
 def _compute(signature, inputs):
