@@ -108,3 +108,92 @@ console.log(JSON.stringify(sent));
 """
     sent = [x for x in run(script) if x != "waits"]
     assert sent == [None, "Bearer secret"]
+
+
+def test_the_page_goes_on_with_the_version_that_takes_the_place_of_its(run):
+    script = """
+import fs from "node:fs";
+fs.writeFileSync(new URL("./elements.js", import.meta.url), `
+  const make = () => ({
+    children: [], dataset: {}, classList: { add() {}, remove() {} },
+    listeners: {}, setAttribute() {}, focus() {}, append() {},
+    style: { setProperty() {} }, querySelectorAll: () => [],
+    addEventListener(name, listener) { this.listeners[name] = listener; },
+    replaceChildren(...nodes) { this.children = nodes; },
+    get selectedOptions() {
+      return this.children.filter(({ value }) => value === this.value);
+    },
+  });
+  export const page = new Proxy({}, {
+    get: (made, name) => (made[name] ??= make()),
+  });
+  export const element = (_, properties) => ({ ...make(), ...properties });
+  export const counted = (count, noun) => count + noun;
+  export const languageName = (code) => code;
+  export const afterPause = () => () => {};
+  export const setTabStop = () => {};
+`);
+fs.writeFileSync(new URL("./explanation.js", import.meta.url), `
+  export const explainSoon = () => {};
+  export const showMirror = () => {};
+`);
+let current = "1";
+let file;
+const search = { beam_size: 4, alpha: 0.6, max_length: 9, max_beam_size: 9 };
+const other = { name: "a", version: "1", signature: "", ...search };
+globalThis.document = {};
+globalThis.addEventListener = () => {};
+globalThis.Option = function (textContent, value) {
+  return { textContent, value };
+};
+URL.createObjectURL = (blob) => (file = blob);
+globalThis.fetch = async (path, { body }) => {
+  const answer = (value, status = 200) => new Response(
+    JSON.stringify(value), { status },
+  );
+  const { signature_name, inputs, text } = JSON.parse(body ?? "{}");
+  if (path === "api/split") {
+    return answer({ sentences: [text], separators: ["", ""] });
+  }
+  if (path === "api/models") {
+    const model = { ...other, name: "b", version: current };
+    return answer({ models: [other, model] });
+  }
+  if (path !== `v1/models/b/versions/${current}:predict`) {
+    return answer({ error: "Servable not found" }, 404);
+  }
+  const found = inputs.text.map((text) => text + current);
+  const isList = signature_name === "n_best";
+  return answer({ outputs: {
+    translation: isList ? found.map((text) => [text]) : found,
+    score: found.map(() => [0]),
+    truncated: found.map(() => false),
+  } });
+};
+const { page } = await import("./elements.js");
+const { listenForFiles } = await import("./files.js");
+const { listenToModels, loadModels } = await import("./models.js");
+const { translationText } = await import("./sentences.js");
+const { translate } = await import("./translation.js");
+const pause = () => new Promise((resolve) => setTimeout(resolve, 200));
+listenToModels(translate);
+listenForFiles();
+await loadModels();
+page.model.value = 1;
+page.model.listeners.change();
+const shown = [];
+for (current of ["1", "2"]) {
+  page.source.value = `x${current}-`;
+  await translate();
+  await pause();
+  shown.push(translationText());
+}
+current = "3";
+page.file.files = [new File(["y"], "y.txt")];
+page.file.listeners.change();
+await pause();
+const { textContent } = page.troubleText; // an error
+shown.push(await file.text(), translationText(), textContent ?? null);
+console.log(JSON.stringify(shown));
+"""
+    assert run(script) == ["x1-1", "x2-2", "y3", "x2-3", None]

@@ -2,6 +2,7 @@
 
 import { AttentionView } from "./attention.js";
 import { afterPause, element, page } from "./elements.js";
+import { successorOf } from "./models.js";
 import { locate } from "./pieces.js";
 import { choiceKey, startOf, store, translationOf } from "./sentences.js";
 import { begin, predict, predictPath, report, state } from "./server.js";
@@ -34,6 +35,7 @@ async function explain() {
     }
     showExplanation(sentence, explanations.get(key));
   } catch (error) {
+    if (!signal.aborted && (await successorOf(state.model, error))) return;
     page.attention.hidden = true;
     report(error, signal);
   }

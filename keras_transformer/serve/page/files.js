@@ -6,13 +6,12 @@ import {
   translatedName,
 } from "./documents.js";
 import { counted, page } from "./elements.js";
-import { hasOwnSettings } from "./models.js";
+import { hasOwnSettings, successorOf } from "./models.js";
 import {
   abort,
   begin,
-  predictPath,
+  predict,
   report,
-  request,
   split,
   state,
 } from "./server.js";
@@ -53,15 +52,21 @@ async function translateFile(file) {
 /** Returns a function that translates sentences with the present settings. */
 function makeChunkTranslator(signal) {
   const settings = hasOwnSettings() ? null : { ...state.settings };
-  const path = predictPath(state.model);
-  return async (text) => {
-    const inputs = { text, ...settings };
-    const signature_name = settings ? "n_best" : "serving_default";
-    const body = { signature_name, inputs };
-    const { outputs } = await request(path, body, signal);
-    const { translation, truncated } = outputs;
-    const first = settings ? translation.map((row) => row[0]) : translation;
-    return { translations: first, truncated };
+  const signature = settings ? "n_best" : "serving_default";
+  let { model } = state;
+  return async function translate(text) {
+    try {
+      const inputs = { text, ...settings };
+      const outputs = await predict(signature, inputs, signal, model);
+      const { translation, truncated } = outputs;
+      const first = settings ? translation.map((row) => row[0]) : translation;
+      return { translations: first, truncated };
+    } catch (error) {
+      const successor = await successorOf(model, error);
+      if (!successor) throw error;
+      model = successor;
+      return translate(text);
+    }
   };
 }
 

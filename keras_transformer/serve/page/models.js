@@ -19,6 +19,8 @@ const SIGNATURE_LABELS = {
   version: "Version of keras_transformer",
 };
 
+let onChange; // translates with another model, or with other settings
+
 /** Reads the list of models; returns whether there is one to use. */
 export async function loadModels() {
   const signal = begin("models");
@@ -36,10 +38,27 @@ export async function loadModels() {
   page.model.replaceChildren(
     ...state.models.map((model, i) => new Option(label(model), i)),
   );
-  const index = state.models.findIndex((model) => label(model) === chosen);
-  page.model.value = Math.max(index, 0);
-  useModel(state.models[page.model.value]);
+  const model =
+    state.models.find((model) => label(model) === chosen) ??
+    state.models.find(({ name }) => name === state.model?.name) ??
+    state.models[0];
+  page.model.value = state.models.indexOf(model);
+  useModel(model);
   return true;
+}
+
+/**
+ * Reads the list of models again if an error says that a version is gone.
+ * Returns the version that has taken its place, with which the text box is
+ * translated again, or undefined.
+ */
+export async function successorOf(model, error) {
+  if (error.status !== 404 || !(await loadModels())) return undefined;
+  const versions = state.models.filter(({ name }) => name === model.name);
+  const isGone = versions.every(({ version }) => version !== model.version);
+  if (!isGone || !versions.length) return undefined;
+  onChange();
+  return versions[0];
 }
 
 function useModel(model) {
@@ -131,8 +150,9 @@ function showKnobs() {
   page.alphaValue.textContent = page.alpha.value;
 }
 
-/** Calls `onChange` after the user chose a model or other settings. */
-export function listenToModels(onChange) {
+/** Calls `translate` after a change of the model or of the settings. */
+export function listenToModels(translate) {
+  onChange = translate;
   page.model.addEventListener("change", () => {
     useModel(state.models[page.model.value]);
     onChange();

@@ -34,10 +34,10 @@ export function predictPath({ name, version }) {
   return `v1/models/${encodeURIComponent(name)}/versions/${version}:predict`;
 }
 
-/** Returns the outputs of a signature of the chosen model. */
-export async function predict(signature, inputs, signal) {
+/** Returns the outputs of a signature, of the chosen model by default. */
+export async function predict(signature, inputs, signal, model = state.model) {
   const body = { signature_name: signature, inputs };
-  return (await request(predictPath(state.model), body, signal)).outputs;
+  return (await request(predictPath(model), body, signal)).outputs;
 }
 
 /** Returns the `sentences` of a text and the `separators` around them. */

@@ -2,6 +2,7 @@
 
 import { afterPause, counted, element, page, setTabStop } from "./elements.js";
 import { explainSoon, showMirror } from "./explanation.js";
+import { successorOf } from "./models.js";
 import {
   choiceKey,
   hold,
@@ -35,6 +36,7 @@ export async function translate() {
     if (page.trouble.dataset.kind !== "token") hideTrouble();
     announce();
   } catch (error) {
+    if (!signal.aborted && (await successorOf(state.model, error))) return;
     if (!signal.aborted) markStale();
     report(error, signal);
   }
