@@ -29,10 +29,10 @@ import dataclasses
 import pathlib
 
 from small_corpus import (
+    enlarged,
     interpolated,
     pairs_of,
     trained,
-    without_known,
     write,
 )
 
@@ -77,7 +77,7 @@ def main(
         )
     pairs = pairs_of(of_teacher, of_teacher.train_split)
     splits = {
-        "train": pairs + without_known(interpolated(teacher, pairs), pairs),
+        "train": enlarged(pairs, interpolated(teacher, pairs)),
         "validation": pairs_of(of_teacher, of_teacher.validation_split),
     }
     write(folder / "corpus", of_teacher, splits)

@@ -21,11 +21,12 @@ A second start goes on where the first one stopped. The program writes:
     FOLDER/corpus-final/   all pairs, original and translated
     FOLDER/final/          the run to export
 
-With --student, a small model takes the place of the last one. Most of the time
-of a translation goes into the decoder, which runs once for each word piece. So
-the student has a deep encoder and a decoder of one layer (Kasai et al., 2021),
-and searches greedily. It begins with the first layers of the model that made
-the pairs:
+With --student, the last model teaches a small one. Most of the time of a
+translation goes into the decoder, which runs once for each word piece. So the
+student has a deep encoder and a decoder of one layer (Kasai et al., 2021), and
+searches greedily. It begins with the first layers of its teacher. The teacher
+knows the sources of the training text nearly by heart, so it also translates
+new ones: what the first model says of the targets, in the other direction.
 
     FOLDER/corpus-student/, FOLDER/student/
 
@@ -80,23 +81,24 @@ SHAPE = {"d_model": 192, "num_heads": 6, "d_ff": 512, "norm_first": True}
 BOTH_DROPOUT, FINAL_DROPOUT = 0.2, 0.3
 BEAM, ALPHA = 4, 1.0
 # A smaller model learns in half of the steps with less dropout.
-STUDENT = {
+STUDENT = {"learning_rate_scale": 1.5}
+STUDENT_SHAPE = {
     "num_encoder_layers": 6,
     "num_decoder_layers": 1,
     "dropout_rate": 0.1,
 }
-STUDENT_SCALE = 1.5  # its `learning_rate_scale`
 GREEDY = SearchSettings(beam_size=1)
 
 
-def main(recipe, folder, final=FINAL, student=False, **shape):
+def main(recipe, folder, changes=FINAL, student=False, **shape):
     """Does what is not done yet; returns the run that was trained last.
 
     Args:
         recipe: of the run of both directions; names corpus and splits.
         folder: folder of all that is written.
-        final: fields of the recipe in which the second run differs.
-        student: whether the second run is of a small model, for greedy search.
+        changes: fields of the recipe in which later runs differ.
+        student: whether the second run teaches a small model, for greedy
+            search.
         shape: fields of the model's config, instead of `SHAPE`.
     """
     recipe = dataclasses.replace(recipe, test_split=None)
@@ -118,29 +120,19 @@ def main(recipe, folder, final=FINAL, student=False, **shape):
 
     turned = [(target, source) for source, target in pairs]
     both = run_of("both", pairs + turned, {"dropout_rate": BOTH_DROPOUT})
-    final = {"initial_run": str(both.folder), **final}
-    if student:
-        final["learning_rate_scale"] = STUDENT_SCALE
-        more = pairs + distilled(both, pairs)
-        return run_of("student", more, STUDENT, GREEDY, **final)
-    more = pairs + diversified(both, pairs)
-    return run_of("final", more, {"dropout_rate": FINAL_DROPOUT}, **final)
 
-
-def diversified(both, pairs):
-    """Returns the new pairs that a model of both directions makes."""
     made = interpolated(both, pairs) + back_translated(both, pairs, 1)
-    return without_known(made, pairs)
+    changes = {"initial_run": str(both.folder), **changes}
+    shape_of_final = {"dropout_rate": FINAL_DROPOUT}
+    final = run_of("final", enlarged(pairs, made), shape_of_final, **changes)
+    if not student:
+        return final
 
-
-def distilled(both, pairs):
-    """Returns new pairs for a student: more, of sources that are new as well.
-
-    The model has learned the sources of `pairs` nearly by heart; what it says
-    of others is worth more to a student.
-    """
     back = back_translated(both, pairs, BEAM)
-    return without_known(interpolated(both, pairs + back) + back, pairs)
+    made = interpolated(final, pairs + back) + back
+    changes |= {"initial_run": str(final.folder), **STUDENT}
+    more = enlarged(pairs, made)
+    return run_of("student", more, STUDENT_SHAPE, GREEDY, **changes)
 
 
 def back_translated(run, pairs, count):
@@ -172,12 +164,12 @@ def interpolated(run, pairs):
     ]
 
 
-def without_known(made, pairs):
-    """Returns the pairs that were made and are new, each once."""
+def enlarged(pairs, made):
+    """Returns pairs, and of those that were made the new ones, each once."""
     known = set(pairs)
     new = [pair for pair in dict.fromkeys(made) if pair not in known]
     print(f"{len(new):,} new pairs are added to {len(pairs):,}.")
-    return new
+    return pairs + new
 
 
 def pairs_of(recipe, split):

@@ -283,7 +283,7 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     assert found.target == [*targets, *sources]
     assert run.recipe.initial_run == str(both.folder)
 
-    # The student learns every source of a beam, and what is said of it.
+    # The student learns every source of a beam, and what its teacher says.
     def of_new_sources(run, lines):
         beams = translated(run, lines[: len(pairs)])
         return beams + [[f"new {line}"] for line in lines[len(pairs) :]]
@@ -296,7 +296,7 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     depths = student.config.encoder_depth, student.config.decoder_depth
     assert depths == (6, 1)
     assert student.search.beam_size == 1
-    assert student.recipe.initial_run == run.recipe.initial_run
+    assert student.recipe.initial_run == str(run.folder)
     found = read_pairs(student.recipe, "train")
     assert list(zip(found.source, found.target, strict=True)) == [
         *pairs,
