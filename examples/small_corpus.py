@@ -97,7 +97,7 @@ def main(recipe, folder, changes=FINAL, student=False, **shape):
         recipe: of the run of both directions; names corpus and splits.
         folder: folder of all that is written.
         changes: fields of the recipe in which later runs differ.
-        student: whether the second run teaches a small model, for greedy
+        student: whether a third run follows, of a small model for greedy
             search.
         shape: fields of the model's config, instead of `SHAPE`.
     """
@@ -199,7 +199,8 @@ def trained(folder, recipe, search=None, preset="tiny", **shape):
         if found != recipe or has != shape or is_other_search:
             raise ValueError(
                 f"{str(folder)!r} is a run of another recipe or shape. "
-                f"Received: {recipe}, {shape}. Name another folder."
+                f"Received: {recipe}, {shape}. Move it away, or name another "
+                "folder."
             )
     else:
         run = start_run(folder, preset, recipe, search, **shape)

@@ -168,6 +168,7 @@ def test_hard_inputs_have_valid_answers(translator):
         b">>fra<<",
         b">>xyz<< Room 7",
         b">>fra<< \n",
+        b">>fra<< Room >>7<<",
         "🦄👩‍👩‍👧 ①② ｆｕｌｌ".encode(),
         b"Room 7 " * 3000,
     ]
@@ -177,9 +178,9 @@ def test_hard_inputs_have_valid_answers(translator):
     ):
         translation.decode("utf-8")
         is_blank = not text.removeprefix(b">>fra<<").strip()
-        assert (translation == b"") or not is_blank
+        assert (translation == b"") == is_blank
     assert np.isfinite(found["score"]).all()
-    np.testing.assert_array_equal(found["truncated"], [False] * 9 + [True])
+    np.testing.assert_array_equal(found["truncated"], [False] * 10 + [True])
 
 
 @pytest.mark.programs

@@ -146,6 +146,9 @@ globalThis.addEventListener = () => {};
 globalThis.Option = function (textContent, value) {
   return { textContent, value };
 };
+const pause = (milliseconds = 400) => new Promise(
+  (resolve) => setTimeout(resolve, milliseconds),
+);
 URL.createObjectURL = (blob) => (file = blob);
 globalThis.fetch = async (path, { body }) => {
   const answer = (value, status = 200) => new Response(
@@ -153,9 +156,11 @@ globalThis.fetch = async (path, { body }) => {
   );
   const { signature_name, inputs, text } = JSON.parse(body ?? "{}");
   if (path === "api/split") {
+    await pause(50);
     return answer({ sentences: [text], separators: ["", ""] });
   }
   if (path === "api/models") {
+    await pause(50);
     const model = { ...other, name: "b", version: current };
     return answer({ models: [other, model] });
   }
@@ -175,7 +180,6 @@ const { listenForFiles } = await import("./files.js");
 const { listenToModels, loadModels } = await import("./models.js");
 const { translationText } = await import("./sentences.js");
 const { translate } = await import("./translation.js");
-const pause = () => new Promise((resolve) => setTimeout(resolve, 200));
 listenToModels(translate);
 listenForFiles();
 await loadModels();
@@ -188,12 +192,28 @@ for (current of ["1", "2"]) {
   await pause();
   shown.push(translationText());
 }
+const translateFile = async () => {
+  page.file.files = [new File(["y"], "y.txt")];
+  page.file.listeners.change();
+};
 current = "3";
-page.file.files = [new File(["y"], "y.txt")];
-page.file.listeners.change();
+translateFile();
+await translate(); // both find that the version is gone
 await pause();
 const { textContent } = page.troubleText; // an error
 shown.push(await file.text(), translationText(), textContent ?? null);
+
+// The text box has another model, with settings of its own.
+translateFile();
+await pause(25); // the file is read
+page.model.value = 0;
+page.model.listeners.change();
+page.beamSize.value = 2;
+page.beamSize.listeners.change();
+current = "4";
+await pause();
+shown.push(await file.text(), page.beamSize.value);
 console.log(JSON.stringify(shown));
 """
-    assert run(script) == ["x1-1", "x2-2", "y3", "x2-3", None]
+    expected = ["x1-1", "x2-2", "y3", "x2-3", None, "y4", 2]
+    assert run(script) == expected

@@ -588,8 +588,11 @@ def test_wrong_arguments_are_refused(corpus, tmp_path):
     pair = write_pairs(tmp_path / "pair", [("one two three", "eins zwei")])
     write_pairs(tmp_path / "pair", [("one", "eins")], "validation")
     small = dataclasses.replace(SETTINGS, vocab_size=290)
-    with pytest.raises(ValueError, match=r"weight=0\.4 of 1 pairs"):
-        prepare([pair, pair], tmp_path / "new", small, weights=[1, 0.4])
+    with (
+        pytest.warns(UserWarning, match="leaves none of its pairs"),
+        pytest.raises(ValueError, match="no pair left"),
+    ):
+        prepare(pair, tmp_path / "new", small, weights=[0.4])
     same = dataclasses.replace(SETTINGS, source="de")
     with pytest.raises(ValueError, match="different names"):
         prepare(str(corpus), tmp_path / "new", same)

@@ -39,11 +39,12 @@ def make_versions(folder, *numbers):
 def follow(config, use, damaged=()):
     """Runs the coroutine function `use` with models of a config.
 
-    `config` is a list of one `ModelConfig`, which `use` may replace, and
-    `damaged` has the folders that cannot be loaded.
+    `config` is a list of `ModelConfig`, which `use` may replace, and `damaged`
+    has the folders that cannot be loaded. Loading takes a moment.
     """
 
     async def start_version(name, path):
+        await asyncio.sleep(0.01)
         if path in damaged:
             raise ValueError("damaged")
         return Served(path)
@@ -102,6 +103,8 @@ def test_a_folder_that_cannot_be_read_stops_no_other_model(
         for _ in range(2):
             await models.update()
         assert models.available("b") == [1]
+        with pytest.raises(ValueError, match=r"'a'.*Permission denied"):
+            models.require_ready()
 
     follow([ModelConfig(name, tmp_path / name) for name in "ab"], use)
     assert caplog.text.count("Permission denied") == 1
@@ -160,6 +163,29 @@ def test_a_label_stays_until_its_next_version_answers(tmp_path):
             number()
 
     follow(configs, use, damaged)
+
+
+def test_a_label_moves_when_its_own_version_answers(tmp_path):
+    """Version 5 is the last one to be loaded, and no label names it."""
+    make_versions(tmp_path, 3, 4, 5)
+
+    def config(labels, *numbers):
+        return ModelConfig("demo", tmp_path, versions=numbers, labels=labels)
+
+    configs = [config({"stable": 3}, 3, 4)]
+
+    async def use(models):
+        await models.update()
+        configs[:] = [config({"stable": 4, "new": 3}, 3, 4, 5)]
+        updating = asyncio.create_task(models.update())
+        await asyncio.sleep(0)
+        assert models.available("demo") == [4, 3]
+        assert models.find("demo", label="stable").number == 4
+        assert models.find("demo", label="new").number == 3
+        await updating
+        assert models.available("demo") == [5, 4, 3]
+
+    follow(configs, use)
 
 
 def test_labels_keep_a_version_only_while_they_wait(tmp_path):
@@ -222,14 +248,15 @@ def test_numbers_of_versions_have_63_bits(tmp_path):
 
 
 def test_a_version_that_is_being_unloaded_ends_with_the_server(tmp_path):
-    make_versions(tmp_path, 1, 2)
-    configs = [ModelConfig("demo", tmp_path, versions=[1])]
+    make_versions(tmp_path, 1)
+    make_versions(tmp_path / "other", 1)
+    configs = [ModelConfig("demo", tmp_path)]
 
     async def use(models):
         await models.update()
         old = models.find("demo")
-        configs[:] = [ModelConfig("demo", tmp_path, versions=[2])]
-        await models.update()
+        configs[:] = [ModelConfig("demo", tmp_path / "other")]
+        await models.update()  # another version has its number now
         await models.stop()
         assert old.is_stopped
 

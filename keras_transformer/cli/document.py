@@ -9,6 +9,7 @@ from keras_transformer.cli.standard_streams import (
     Progress,
     chunks_of_lines,
     standard_input,
+    standard_output,
 )
 from keras_transformer.data.sentencepiece_file import TAG
 from keras_transformer.inference.sentences import split_sentences
@@ -64,7 +65,7 @@ def translate_document(
         translations = translate_lines(
             translate_and_count, sentences, batch_size, progress, workers
         )
-        sys.stdout.buffer.write(split.joined(translations).encode())
+        standard_output().write(split.joined(translations).encode())
         sys.stdout.flush()
         progress.begin_after(len(split.sentences))
     progress.end()

@@ -10,6 +10,7 @@ import math
 import os
 import pathlib
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -240,18 +241,16 @@ def finish(
         evaluation: of `write_evaluation`.
 
     Raises:
-        ValueError: if no pair is left, or a weight leaves none of a corpus.
+        ValueError: if no pair is left.
     """
     shards = read_records(folder)
     texts = [p for name in evaluation for p in _text_paths(job, folder, name)]
     manifest = _manifest(job, shards, tokenizers, evaluation, texts)
     for c in manifest["corpora"]:
         if c["pairs"] and not round(c["weight"] * c["pairs"]):
-            raise ValueError(
-                "A weight must leave at least a pair of a corpus. Received: "
-                f"weight={c['weight']} of {c['pairs']:,} pairs. Raise it."
-            )
-    if not any(c["pairs"] for c in manifest["corpora"]):
+            text = f"The weight of {c['corpus']!r} leaves none of its pairs."
+            warnings.warn(text, stacklevel=2)
+    if not any(round(c["weight"] * c["pairs"]) for c in manifest["corpora"]):
         raise ValueError(
             f"Split {job.settings.train_split!r} has no pair left. Left out: "
             f"{total_left_out(manifest)}; max_length="

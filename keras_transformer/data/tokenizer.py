@@ -208,8 +208,9 @@ class Tokenizer:
 
     def is_blank(self, text: tf.Tensor) -> tf.Tensor:
         """Returns which strings have nothing but white space, tags apart."""
-        tag = f"({TAG})?" if self._tags else ""
-        return tf.strings.regex_full_match(text, f"{tag}{BLANK}")
+        if self._tags:
+            text = self._split_tags(text)[1]
+        return tf.strings.regex_full_match(text, BLANK)
 
     def encode_at_most(
         self, text: tf.Tensor, most: int | tf.Tensor

@@ -137,6 +137,7 @@ class Models:
             if self.available(name):
                 continue
             errors = [status.error_message for status in self._known(name)]
+            errors.append(self._errors.get(f"model {name}", ""))
             raise ValueError(
                 f"No version of model {name!r} in "
                 f"{str(config.base_path)!r} can be served. "
@@ -153,6 +154,8 @@ class Models:
     async def update(self) -> None:
         """Loads the versions that are to be served, then unloads others."""
         self._configs = {config.name: config for config in self._read_configs()}
+        for config in self._configs.values():
+            self._move_labels(config)
         for config in self._configs.values():
             with self._logging_errors(f"model {config.name}"):
                 await self._update_model(config)
@@ -196,32 +199,29 @@ class Models:
                 if self.available(config.name):
                     break
                 await self._load_if_new(config, number)
-        available = self.available(config.name)
-        kept = self._move_labels(config, available)
         # The versions in use stay until others take their place.
-        if not set(wanted) & set(available):
+        available = set(self.available(config.name))
+        if not available & set(wanted):
             return
-        for number in set(available) - set(wanted) - kept:
+        self._move_labels(config)
+        waiting = {
+            number
+            for label, number in self._labels[config.name].items()
+            if number != config.labels[label]
+        }
+        for number in available - set(wanted) - waiting:
             self._unload(config.name, self._entries[config.name][number])
 
-    def _move_labels(self, config, available):
-        """Has each label name its version, if that is available.
-
-        Returns:
-            The versions that labels name until others are available.
-        """
+    def _move_labels(self, config):
+        """Has each label name its version, if that is available."""
         before = self._labels.get(config.name, {})
+        available = self.available(config.name)
         labels: dict[str, int] = {}
         for label, number in config.labels.items():
             found = number if number in available else before.get(label)
             if found is not None and found in available:
                 labels[label] = found
         self._labels[config.name] = labels
-        return {
-            number
-            for label, number in labels.items()
-            if number != config.labels[label]
-        }
 
     async def _load_if_new(self, config, number):
         """Loads a version, unless it was loaded or tried as it is now."""
@@ -230,6 +230,7 @@ class Models:
         entry = self._entries[config.name].get(number)
         if entry is None or (entry.files != files and entry.may_become(path)):
             await self._load(config.name, number, path, files)
+            self._move_labels(config)
 
     async def _load(self, name, number, path, files):
         entry = _Entry(VersionStatus(number, "LOADING"), path, files)

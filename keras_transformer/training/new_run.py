@@ -108,7 +108,6 @@ def start_run(
             f"{str(folder)!r}. Go on with it by --resume, in Python by "
             "`train(open_run(folder))`, or name another."
         )
-    _check_overrides(overrides)
     recipe = dataclasses.replace(recipe, **absolute_paths(vars(recipe)))
     if is_prepared(recipe.corpus):
         recipe = _with_settings_of(recipe.corpus, recipe)
@@ -125,6 +124,7 @@ def start_run(
             vocab_size=initial.recipe.vocab_size,
             shared_vocabulary=initial.recipe.shared_vocabulary,
         )
+    overrides = _without_vocabulary(overrides, None if preset else initial)
     # Wrong settings are to show before the corpus is read.
     config = _config(preset, initial, recipe, None, overrides)
     _check_positions(config, recipe)
@@ -193,15 +193,19 @@ def _config(preset, initial, recipe, pairs, overrides):
     return TransformerConfig.preset(preset, **sizes, **overrides)
 
 
-def _check_overrides(overrides):
-    """Checks that no field is given that the recipe determines."""
-    for name in ("vocab_size", "source_vocab_size", "source_features"):
-        if name in overrides:
+def _without_vocabulary(overrides, initial):
+    """Returns the overrides without the fields that the vocabularies of recipe
+    or initial run determine, after a check."""
+    fields = ("vocab_size", "source_vocab_size", "source_features")
+    for name in overrides.keys() & fields:
+        kept = getattr(initial.config, name) if initial else None
+        if overrides[name] != kept:
             raise ValueError(
-                "A run reads word pieces, and its recipe has the size of their "
-                f"vocabulary. Received: {name}={overrides[name]!r}. Set "
-                "`vocab_size` or `shared_vocabulary` of the recipe instead."
+                "A run has the vocabularies of its recipe or of its initial "
+                f"run. Received: {name}={overrides[name]!r}. Leave it out; a "
+                "recipe has `vocab_size` and `shared_vocabulary`."
             )
+    return {n: value for n, value in overrides.items() if n not in fields}
 
 
 def _with_settings_of(corpus, recipe):

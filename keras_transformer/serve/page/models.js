@@ -21,8 +21,15 @@ const SIGNATURE_LABELS = {
 
 let onChange; // translates with another model, or with other settings
 
+let loading; // the result of `readModels`, until it is there
+
 /** Reads the list of models; returns whether there is one to use. */
-export async function loadModels() {
+export function loadModels() {
+  loading ??= readModels().finally(() => (loading = undefined));
+  return loading;
+}
+
+async function readModels() {
   const signal = begin("models");
   try {
     state.models = (await request("api/models", undefined, signal)).models;
@@ -43,21 +50,26 @@ export async function loadModels() {
     state.models.find(({ name }) => name === state.model?.name) ??
     state.models[0];
   page.model.value = state.models.indexOf(model);
-  useModel(model);
+  if (!isSame(model, state.model)) useModel(model);
   return true;
+}
+
+function isSame(model, other) {
+  return model.name === other?.name && model.version === other.version;
 }
 
 /**
  * Reads the list of models again if an error says that a version is gone.
- * Returns the version that has taken its place, with which the text box is
- * translated again, or undefined.
+ * Returns the version that has taken its place, or undefined. If it is that of
+ * the text box, this is translated again.
  */
 export async function successorOf(model, error) {
+  const chosen = state.model;
   if (error.status !== 404 || !(await loadModels())) return undefined;
   const versions = state.models.filter(({ name }) => name === model.name);
-  const isGone = versions.every(({ version }) => version !== model.version);
+  const isGone = !versions.some((version) => isSame(version, model));
   if (!isGone || !versions.length) return undefined;
-  onChange();
+  if (!isSame(state.model, chosen)) onChange();
   return versions[0];
 }
 
@@ -124,7 +136,7 @@ function resetSettings() {
 function readSettings() {
   const most = Number(page.maxLength.max);
   const length = Math.round(Number(page.maxLength.value)) || most;
-  page.maxLength.value = Math.min(Math.max(length, 1), most);
+  page.maxLength.value = Math.min(Math.max(length, 2), most);
   state.settings = {
     beam_size: Number(page.beamSize.value),
     alpha: Number(page.alpha.value),
