@@ -80,8 +80,7 @@ def check_at_least(settings: Any, **least: float) -> None:
 
 
 def check_integers(settings: Any) -> None:
-    """Checks the fields of type `int`; whole numbers such as 1e5 and those of
-    NumPy become Python's integers.
+    """Checks the fields of type `int`; integers of NumPy become Python's.
 
     Raises:
         ValueError: if one is no integer, or `None` where it must not be.
@@ -90,17 +89,9 @@ def check_integers(settings: Any) -> None:
         value = getattr(settings, field.name)
         is_given = field.type == int | None and value is not None
         if field.type is int or is_given:
-            number = whole_number(value)
-            check_field(settings, field.name, number is not None, "an integer")
-            object.__setattr__(settings, field.name, number)
-
-
-def whole_number(value: Any) -> int | None:
-    """Returns a number as Python's integer, or `None` if it is not whole."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
-    return operator.index(value) if is_integer else None
+            holds = hasattr(value, "__index__") and not isinstance(value, bool)
+            check_field(settings, field.name, holds, "an integer")
+            object.__setattr__(settings, field.name, operator.index(value))
 
 
 @dataclasses.dataclass(frozen=True)

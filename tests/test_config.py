@@ -41,7 +41,7 @@ def test_a_config_round_trips_through_json():
         ({"vocab_size": 31, "positions": "sinus"}, "positions='sinus'"),
         ({"vocab_size": 31, "positions": "learned"}, "max_length=None"),
         ({"vocab_size": 31, "max_length": 0}, "max_length=0"),
-        ({"vocab_size": 31.5}, r"vocab_size=31\.5"),
+        ({"vocab_size": 31.0}, r"vocab_size=31\.0"),
         ({"vocab_size": 31, "num_layers": True}, "num_layers=True"),
         ({"vocab_size": 31, "source_vocab_size": 2}, "source_vocab_size=2"),
         ({"vocab_size": 31, "key_dim": 0}, "key_dim=0"),
@@ -50,7 +50,7 @@ def test_a_config_round_trips_through_json():
         ({"vocab_size": 31, "layer_norm_epsilon": 0}, "layer_norm_epsilon=0"),
         ({"vocab_size": 31, "attention_window": 5}, "attention_window=5"),
         ({"vocab_size": 31, "attention_window": 0}, "attention_window=0"),
-        ({"vocab_size": 31, "attention_window": 4.5}, r"attention_window=4\.5"),
+        ({"vocab_size": 31, "attention_window": 4.0}, r"attention_window=4\.0"),
     ],
 )
 def test_errors_name_what_was_received(values, message):
@@ -58,11 +58,10 @@ def test_errors_name_what_was_received(values, message):
         TransformerConfig.from_dict(values)
 
 
-def test_whole_numbers_become_integers_of_python():
-    config = TransformerConfig(np.int64(31), key_dim=np.int32(7), d_ff=1e3)
+def test_integers_of_numpy_become_pythons():
+    config = TransformerConfig(np.int64(31), key_dim=np.int32(7))
     config = json.loads(json.dumps(config.to_dict()))
     assert (config["vocab_size"], config["key_dim"]) == (31, 7)
-    assert type(config["d_ff"]) is int
 
 
 def test_the_error_for_an_unknown_preset_lists_the_presets():

@@ -593,6 +593,9 @@ def test_wrong_arguments_are_refused(corpus, tmp_path):
         pytest.raises(ValueError, match="no pair left"),
     ):
         prepare(pair, tmp_path / "new", small, weights=[0.4])
+    with pytest.warns(UserWarning, match="leaves none of its pairs"):
+        found = prepare([pair] * 2, tmp_path / "half", small, weights=[1, 0.4])
+    assert len(found) == 1
     same = dataclasses.replace(SETTINGS, source="de")
     with pytest.raises(ValueError, match="different names"):
         prepare(str(corpus), tmp_path / "new", same)

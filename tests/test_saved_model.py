@@ -573,7 +573,7 @@ def test_lines_are_any_iterable_but_a_string(loaded):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"beam_size": 2.5}, {"max_length": 7.5}, {"extra_length": None}],
+    [{"beam_size": 2.0}, {"max_length": 7.5}, {"extra_length": None}],
     ids=str,
 )
 def test_settings_of_the_search_are_integers(wrong):

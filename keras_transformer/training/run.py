@@ -152,7 +152,7 @@ def open_run(folder: str | os.PathLike) -> Run:
     return Run(
         folder,
         TransformerConfig.from_dict(record["transformer"]),
-        Recipe(**record["recipe"]),
+        Recipe(**_with_integers(record["recipe"])),
         Tokenizer(models[0]),
         Tokenizer(models[1]),
         record["training_data"],
@@ -232,6 +232,17 @@ def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
             if file.read(1) != b"\n":
                 file.write(b"\n")
         file.write((json.dumps(record) + "\n").encode())
+
+
+def _with_integers(recipe):
+    """Returns the fields of a recipe; earlier versions took 4e3 for 4000."""
+    integers = {f.name for f in dataclasses.fields(Recipe) if f.type is int}
+    return {
+        name: int(value)
+        if name in integers and isinstance(value, float) and value.is_integer()
+        else value
+        for name, value in recipe.items()
+    }
 
 
 def steps_to_train(run: Run) -> int:

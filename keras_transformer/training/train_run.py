@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import json
 import math
+import operator
 import sys
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.config import whole_number
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.inference import evaluation
 from keras_transformer.lock import lock
@@ -124,13 +124,12 @@ def train(
 
 def _checked(steps):
     """Returns the number of steps."""
-    number = whole_number(steps)
-    if number is None or number < 1:
+    if not hasattr(steps, "__index__") or steps < 1:
         raise ValueError(
             "`steps` must be an integer of at least 1. Received: "
             f"steps={steps!r}"
         )
-    return number
+    return operator.index(steps)
 
 
 def _locked(run, is_first):
