@@ -178,6 +178,59 @@ plt.show()
 assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
 
 # %% [markdown]
+# ## Positions inside attention
+#
+# Rotary positions ("RoFormer", Su et al., 2021) are not added to the
+# embeddings. They rotate queries and keys by angles that grow with the
+# position, so that the weights depend on distances alone. To compute positions
+# in this or another way, override `encode_positions`, and name your class in a
+# subclass of `EncoderLayer` or `DecoderLayer`. The decoder's attention to the
+# memory stays as it is.
+
+
+# %%
+@keras.saving.register_keras_serializable(package="guide")
+class RotaryAttention(MultiHeadAttention):
+    def encode_positions(self, heads, first):  # (batch, heads, length, d_k)
+        half = self.key_dim // 2
+        positions = ops.arange(ops.shape(heads)[2]) + first
+        rates = 10_000.0 ** (-np.arange(half, dtype="float32") / half)
+        angles = ops.cast(positions, "float32")[:, None] * rates
+        sin = ops.cast(ops.sin(angles), heads.dtype)
+        cos = ops.cast(ops.cos(angles), heads.dtype)
+        a, b = ops.split(heads, 2, axis=-1)
+        return ops.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="guide")
+class RotaryEncoderLayer(EncoderLayer):
+    self_attention_class = RotaryAttention
+
+
+# %% [markdown]
+# Padding before a sentence moves it to later positions. The distances between
+# its words do not change, and so neither do its outputs. Their order matters:
+
+# %%
+ids = keras.Input((None,), dtype="int32")
+x = PositionalEmbedding(vocab_size=8000, d_model=16, positions=None)(ids)
+for _ in range(2):
+    x = RotaryEncoderLayer(d_model=16, num_heads=2, d_ff=32)(x)
+rotary = keras.Model(ids, x)
+
+sentence, padded = np.array([[5, 7, 9]]), np.array([[0, 0, 0, 5, 7, 9]])
+outputs, later = (ops.convert_to_numpy(rotary(i)) for i in (sentence, padded))
+np.testing.assert_allclose(later[:, 3:], outputs, atol=1e-4)
+
+reversed_outputs = ops.convert_to_numpy(rotary(sentence[:, ::-1]))
+assert not np.allclose(reversed_outputs[:, ::-1], outputs, atol=1e-2)
+
+# %% [markdown]
+# Step by step with a cache, `first` is the position of the step, so the search
+# of [Decode your own model](decode_your_model.py) works with such layers, too.
+# `TransformerConfig` has no rotary positions: it is for the paper's model, whose
+# exports other programs know.
+#
 # ## Long sequences
 #
 # Every position attends to all others, so time and memory grow with the square

@@ -170,6 +170,32 @@ def fused_attention(
     return output * _attends_somewhere(mask, output.dtype)
 
 
+def split_heads(x: KerasTensor, num_heads: int) -> KerasTensor:
+    """Returns `(B, H, T, K)` from `(B, T, H·K)`."""
+    batch, length, width = ops.shape(x)
+    x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
+    return ops.swapaxes(x, 1, 2)
+
+
+def merge_heads(
+    x: KerasTensor, batch: int | KerasTensor, length: int | KerasTensor
+) -> KerasTensor:
+    """Returns `(batch, length, H·K)` from `(B, H, T, K)`, where rows may have
+    been merged by `per_key_row`."""
+    _, heads, _, width = ops.shape(x)
+    return ops.reshape(ops.swapaxes(x, 1, 2), (batch, length, heads * width))
+
+
+def per_key_row(
+    queries: KerasTensor, mask: KerasTensor | None, heads: Cache
+) -> tuple[KerasTensor, KerasTensor | None]:
+    """Returns queries `(B, n·T, D)` and their mask `(B, n·T)`, from n · B rows
+    of T of which n share the keys of a row of `heads`."""
+    rows = ops.shape(heads["key"])[0]
+    queries = ops.reshape(queries, (rows, -1, queries.shape[-1]))
+    return queries, None if mask is None else ops.reshape(mask, (rows, -1))
+
+
 def per_row(weights: KerasTensor, length: int | KerasTensor) -> KerasTensor:
     """Returns weights `(B·n, H, T, S)` of rows that share keys by n, from
     weights `(B, H, n·T, S)`."""

@@ -68,7 +68,9 @@ class DecoderLayer(ResidualLayer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.self_attention = self._attention("self_attention", 0)
+        self.self_attention = self._attention(
+            "self_attention", 0, self.self_attention_class
+        )
         self.self_attention_dropout = self._dropout("self_dropout", 1)
         self.self_attention_norm = self._norm("self_attention_norm")
         self.cross_attention = self._attention("cross_attention", 2)

@@ -86,7 +86,9 @@ class EncoderLayer(ResidualLayer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.self_attention = self._attention("self_attention", 0)
+        self.self_attention = self._attention(
+            "self_attention", 0, self.self_attention_class
+        )
         self.self_attention_dropout = self._dropout("attention_dropout", 1)
         self.self_attention_norm = self._norm("self_attention_norm")
         self.feed_forward = self._feed_forward("feed_forward", 2)

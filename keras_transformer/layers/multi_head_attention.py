@@ -8,7 +8,13 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.attention import attend, per_row
+from keras_transformer.layers.attention import (
+    attend,
+    merge_heads,
+    per_key_row,
+    per_row,
+    split_heads,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.keras_attention import (
     check_supported,
@@ -221,29 +227,26 @@ class MultiHeadAttention(keras.layers.Layer):
                 projection.build(shape)
         self.weight_dropout.build(query_shape)
 
-    def _split_heads(self, x, width):
-        """Reshapes `(B, T, H·K)` to `(B, H, T, K)`."""
-        batch, length = ops.shape(x)[:2]
-        x = ops.reshape(x, (batch, length, self.num_heads, width))
-        return ops.swapaxes(x, 1, 2)
-
     def project(
         self, value: KerasTensor, key: KerasTensor | None = None
     ) -> Cache:
         """Projects keys and values once, for a cache that is only read."""
         key = value if key is None else key
         return {
-            "key": self._split_heads(self.key_projection(key), self.key_dim),
-            "value": self._split_heads(
-                self.value_projection(value), self.value_dim
-            ),
+            "key": split_heads(self.key_projection(key), self.num_heads),
+            "value": split_heads(self.value_projection(value), self.num_heads),
         }
 
+    def encode_positions(
+        self, heads: KerasTensor, first: int | KerasTensor
+    ) -> KerasTensor:
+        """Returns queries or keys `(B, H, T, d_k)`, the first of them at
+        position `first`, unchanged. A subclass may override this, for example
+        for rotary positions. It is not called where a cache is only read."""
+        return heads
+
     def empty_cache(
-        self,
-        batch_size: int,
-        length: int,
-        attention_window: int | None = None,
+        self, batch_size: int, length: int, attention_window: int | None = None
     ) -> Cache:
         """Returns zeros for `length` positions, or a window's r / 2 + 1."""
         places = cache_length(length, attention_window)
@@ -287,18 +290,18 @@ class MultiHeadAttention(keras.layers.Layer):
         queries = self.query_projection(query)
         if cache is not None and cache_index is None:
             heads = cache
-            # Rows that share their keys become one row with more queries.
-            rows = ops.shape(cache["key"])[0]
-            queries = ops.reshape(queries, (rows, -1, queries.shape[-1]))
-            if query_mask is not None:
-                query_mask = ops.reshape(query_mask, (rows, -1))
+            queries, query_mask = per_key_row(queries, query_mask, heads)
+            queries = split_heads(queries, self.num_heads)
         else:
+            first = 0 if cache_index is None else cache_index
+            queries = split_heads(queries, self.num_heads)
+            queries = self.encode_positions(queries, first)
             heads = self.project(value, key)
+            heads["key"] = self.encode_positions(heads["key"], first)
             if cache_index is not None:
                 heads, new_cache = extend_cache(
                     cache, heads, cache_index, attention_window
                 )
-        queries = self._split_heads(queries, self.key_dim)
         options: dict[str, Any] = {
             "padding": masks_of_pairs(query_mask, value_mask, key_mask),
             "attention_mask": attention_mask,
@@ -313,10 +316,7 @@ class MultiHeadAttention(keras.layers.Layer):
             output, weights = attend_in_window(
                 queries, heads, length, attention_window, **options
             )
-        output = ops.reshape(
-            ops.swapaxes(output, 1, 2),
-            (batch, length, self.num_heads * self.value_dim),
-        )
+        output = merge_heads(output, batch, length)
         returned = [self.output_projection(output)]
         if return_attention_scores:
             returned.append(per_row(weights, length) if is_read else weights)

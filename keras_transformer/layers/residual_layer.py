@@ -25,7 +25,12 @@ class ResidualLayer(keras.layers.Layer):
     A sub-layer is wrapped as `LayerNorm(x + Dropout(Sublayer(x)))`, or with
     `norm_first` as `x + Dropout(Sublayer(LayerNorm(x)))`. The constructor's
     arguments are those of `EncoderLayer`.
+
+    `self_attention_class` makes the self-attention. A subclass may name a
+    subclass of `MultiHeadAttention`; attention to a memory stays as it is.
     """
+
+    self_attention_class: type[MultiHeadAttention] = MultiHeadAttention
 
     def __init__(
         self,
@@ -100,8 +105,8 @@ class ResidualLayer(keras.layers.Layer):
         would drop the same positions."""
         return None if self.seed is None else self.seed + site
 
-    def _attention(self, name, site):
-        return MultiHeadAttention(
+    def _attention(self, name, site, cls=MultiHeadAttention):
+        return cls(
             self.num_heads,
             self.key_dim,
             self.value_dim,
