@@ -5,8 +5,9 @@
 # TensorFlow, JAX and PyTorch. One test suite checks everything public on all
 # three, and the same weights give the same outputs within 1e-5.
 #
-# This guide composes a classifier, shows the masks and the positions, replaces
-# the attention of Keras, and ends with the whole model of the paper.
+# This guide composes a classifier, shows the masks and the positions
+# (sinusoidal, learned, rotary), replaces the attention of Keras, and ends with
+# the whole model of the paper.
 
 # %% tags=["remove-cell"]
 import os
@@ -183,18 +184,21 @@ assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
 # Rotary positions ("RoFormer", Su et al., 2021) are not added to the
 # embeddings. They rotate queries and keys by angles that grow with the
 # position, so that the weights depend on distances alone. To compute positions
-# in this or another way, override `encode_positions`, and name your class in a
-# subclass of `EncoderLayer` or `DecoderLayer`. The decoder's attention to the
-# memory stays as it is.
+# in this or another way, override `encode_positions` of `MultiHeadAttention`.
+# It is called with the queries and with the keys of each call, and with the
+# position of the first: 0, or the `cache_index` of a step. Then name your class
+# as `self_attention_class` in a subclass of `EncoderLayer` or `DecoderLayer`.
+# The decoder's attention to the memory stays as it is: keys of another sequence
+# have no distance from the queries.
 
 
 # %%
 @keras.saving.register_keras_serializable(package="guide")
 class RotaryAttention(MultiHeadAttention):
     def encode_positions(self, heads, first):  # (batch, heads, length, d_k)
-        half = self.key_dim // 2
+        half = self.key_dim // 2  # d_k = d_model / num_heads must be even
         positions = ops.arange(ops.shape(heads)[2]) + first
-        rates = 10_000.0 ** (-np.arange(half, dtype="float32") / half)
+        rates = 10_000.0 ** (-ops.arange(half, dtype="float32") / half)
         angles = ops.cast(positions, "float32")[:, None] * rates
         sin = ops.cast(ops.sin(angles), heads.dtype)
         cos = ops.cast(ops.cos(angles), heads.dtype)
@@ -208,8 +212,10 @@ class RotaryEncoderLayer(EncoderLayer):
 
 
 # %% [markdown]
-# Padding before a sentence moves it to later positions. The distances between
-# its words do not change, and so neither do its outputs. Their order matters:
+# With `positions=None`, the embedding adds no positions of its own; the default
+# is "sinusoidal". Padding before a sentence moves it to later positions. The
+# distances between its words do not change, and so neither do its outputs.
+# Their order matters:
 
 # %%
 ids = keras.Input((None,), dtype="int32")
@@ -226,8 +232,25 @@ reversed_outputs = ops.convert_to_numpy(rotary(sentence[:, ::-1]))
 assert not np.allclose(reversed_outputs[:, ::-1], outputs, atol=1e-2)
 
 # %% [markdown]
-# Step by step with a cache, `first` is the position of the step, so the search
-# of [Decode your own model](decode_your_model.py) works with such layers, too.
+# A step with a cache rotates its query and its key by their position, so that
+# steps give the same as the whole sequence. This layer is causal, as in a
+# decoder-only model; [Decode your own model](decode_your_model.py) searches with
+# such steps:
+
+# %%
+layer = RotaryEncoderLayer(d_model=16, num_heads=2, d_ff=32)
+vectors = np.random.default_rng(1).normal(size=(1, 6, 16))
+expected = ops.convert_to_numpy(layer(vectors, use_causal_mask=True))
+cache = layer.empty_cache(batch_size=1, length=6)
+for index in range(6):
+    step, cache = layer(
+        vectors[:, index : index + 1], cache=cache, cache_index=index
+    )
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(step), expected[:, index : index + 1], atol=1e-4
+    )
+
+# %% [markdown]
 # `TransformerConfig` has no rotary positions: it is for the paper's model, whose
 # exports other programs know.
 #

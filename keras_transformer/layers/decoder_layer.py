@@ -28,7 +28,8 @@ class DecoderLayer(ResidualLayer):
 
     x = LayerNorm(x + Dropout(FFN(x)))
 
-    Constructor arguments are those of `EncoderLayer`.
+    Constructor arguments are those of `EncoderLayer`, and so is
+    `self_attention_class`.
 
     Example:
 

@@ -25,7 +25,9 @@ class EncoderLayer(ResidualLayer):
 
     x = LayerNorm(x + Dropout(FFN(x)))
 
-    With `use_causal_mask` it is also the layer of a decoder-only model.
+    With `use_causal_mask` it is also the layer of a decoder-only model. A
+    subclass may name a subclass of `MultiHeadAttention` as
+    `self_attention_class`, for example for rotary positions.
 
     Example:
 

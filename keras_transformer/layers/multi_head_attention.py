@@ -241,8 +241,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self, heads: KerasTensor, first: int | KerasTensor
     ) -> KerasTensor:
         """Returns queries or keys `(B, H, T, d_k)`, the first of them at
-        position `first`, unchanged. A subclass may override this, for example
-        for rotary positions. It is not called where a cache is only read."""
+        position `first`, unchanged. A subclass for self-attention may override
+        this, as for rotary positions. What `project` returns has none."""
         return heads
 
     def empty_cache(
