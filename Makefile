@@ -32,16 +32,16 @@ test-jax: .venv/dev runs/outputs.npz  ## the conformance suite on JAX
 	    KERAS_BACKEND=jax REFERENCE_OUTPUTS=runs/outputs.npz \
 	    $(BIN)/python -m pytest -n 2 \
 	    tests/test_conformance.py tests/test_features.py \
-	    tests/test_windowed_attention.py tests/test_balanced_trees.py \
-	    tests/same_outputs.py
+	    tests/test_windowed_attention.py tests/test_positions_inside.py \
+	    tests/test_balanced_trees.py tests/same_outputs.py
 
 # No TensorFlow is installed beside it. One thread, since all is small.
 test-torch: .venv-torch/done runs/outputs.npz  ## the same on PyTorch
 	OMP_NUM_THREADS=1 KERAS_BACKEND=torch REFERENCE_OUTPUTS=runs/outputs.npz \
 	    .venv-torch/bin/python -m pytest \
 	    tests/test_conformance.py tests/test_features.py \
-	    tests/test_windowed_attention.py tests/test_balanced_trees.py \
-	    tests/same_outputs.py
+	    tests/test_windowed_attention.py tests/test_positions_inside.py \
+	    tests/test_balanced_trees.py tests/same_outputs.py
 
 .PHONY: runs/outputs.npz
 runs/outputs.npz: .venv/dev
