@@ -21,7 +21,7 @@ demo: .venv/text  ## train, export and use a model: three to five minutes
 serve: .venv/text .venv/serve $(MODEL)  ## serve the demo's model, with a page
 	$(BIN)/keras-transformer serve $(MODEL)
 
-test: .venv/dev  ## what has to pass before a commit lands
+test: .venv/dev  ## the main tests; .ci/run has all that has to pass
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # TensorFlow writes what it computes; the other backends compute the same. On JAX

@@ -2,8 +2,9 @@
 
     python examples/distillation.py TEACHER FOLDER
 
-TEACHER is the folder of a trained run. The teacher translates the sources of
-its own training pairs. A student learns the original pairs and, from the beam
+TEACHER is the folder of a run that was trained on a corpus of text, not on a
+prepared one. The teacher translates the sources of its own training pairs. A
+student learns the original pairs and, from the beam
 of each source, the translation nearest to the reference (Kim and Rush, 2016).
 Most of the time of a translation goes into the decoder, which runs once for
 each word piece. So the student has a deep encoder and a decoder of one layer

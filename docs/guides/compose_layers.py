@@ -2,8 +2,9 @@
 # # Compose layers
 #
 # The layers are ordinary Keras layers. They need Keras alone and run on
-# TensorFlow, JAX and PyTorch. One test suite checks everything public on all
-# three, and the same weights give the same outputs within 1e-5.
+# TensorFlow, JAX and PyTorch. One test suite checks every name that
+# `keras_transformer` exports on all three, and the same weights give the same
+# outputs within 1e-5.
 #
 # This guide composes a classifier, shows the masks and the positions
 # (sinusoidal, learned, rotary), replaces the attention of Keras, and ends with
@@ -251,8 +252,8 @@ for index in range(6):
     )
 
 # %% [markdown]
-# `TransformerConfig` has no rotary positions: it is for the paper's model, whose
-# exports other programs know.
+# `TransformerConfig` has no rotary positions: the translator and its exports
+# compute the forward pass of the paper's model.
 #
 # ## Long sequences
 #

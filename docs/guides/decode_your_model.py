@@ -289,8 +289,9 @@ model.compile(keras.optimizers.Adam(0.01), LabelSmoothedCrossEntropy())
 model.fit({"source": source, "target": target}, labels, epochs=60, verbose=0)
 
 # %% [markdown]
-# Its methods make a step function. The memory's keys and values are computed
-# once and shared by the beams of a sentence. A search may return any id. Lower the
+# Build the step function from the methods `encode`, `project_memory`,
+# `empty_cache` and `decode_step` of the model. The memory's keys and values are
+# computed once and shared by the beams of a sentence. A search may return any id. Lower the
 # logits of those that it must not return, here padding, unknown and start.
 
 # %%

@@ -95,8 +95,8 @@ model = train(run, STEPS)
 #
 # The export has the run's chosen weights. The last part of its path is a
 # version number, because servers look for one. `settings` are those of the
-# search; the run's are the default, which are the paper's unless the model was
-# imported.
+# search. Their default is the run's: the paper's, or what
+# `start_run(search=…)`, the initial run or the imported model set.
 
 # %%
 path = saved_model.export(
@@ -286,9 +286,10 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 #
 # TensorFlow Serving loads `saved_models/NAME` as it is
 # (`--model_base_path=…/saved_models/NAME`). An export is refused if it has an
-# operation or an attribute that TensorFlow Serving 2.19 does not know. Beside
-# the model are requests to warm up with, defaults for `n_best`, a proposal for
-# batching, and a `README.md` with the calls by REST and gRPC. The tests load
+# operation or an attribute that TensorFlow Serving 2.19 does not know. The
+# signature `n_best` has defaults for its settings. Beside the model are requests
+# to warm up with, proposed batching parameters, and a `README.md` with the calls
+# by REST and gRPC. The tests load
 # exports through the same v1 session and with `saved_model_cli`; a TensorFlow
 # Serving binary has not been run.
 #
@@ -309,8 +310,8 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 #
 # `export --shortlist 50` limits the search of a sentence to its likely word
 # pieces: for each source piece the 50 that translate it most often in the
-# training text, and the 100 most frequent ones. Their probabilities then add
-# up to 1, so scores are a little higher. The larger the vocabulary, the more
+# training text, and the 100 most frequent target pieces. The softmax covers
+# these pieces alone, so scores are a little higher. The larger the vocabulary, the more
 # time this saves; compare the BLEU of both exports with `evaluate`. Each
 # sentence of a batch holds its own part of the projection: 64 sentences of
 # `base` with 8,000 likely pieces each take a gigabyte or two.

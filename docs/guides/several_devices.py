@@ -69,9 +69,9 @@ for split, size in {"train": 500, "validation": 4}.items():
 # - for a batch that is cut into parts which follow one another
 #   (`--gradient-accumulation-steps`, a field of `Recipe` too).
 #
-# `--global-clipnorm` clips the summed gradient. Only dropout differs: its
-# random numbers depend on where a row lies, and each replica draws its own. The
-# runs below have no dropout, so that you can compare them.
+# `--global-clipnorm` clips the summed gradient. Only dropout differs: its mask
+# depends on the device, and on the row's position in that device's part of the
+# batch. The runs below have no dropout, so that you can compare them.
 
 # %%
 STEPS = 6
@@ -201,8 +201,9 @@ for index in range(2):
 # - After SIGTERM on one worker, all of them stop after the same step, and the
 #   first one saves.
 # - In your own program, call
-#   `keras_transformer.training.distribution.default_strategy` before TensorFlow
-#   does anything else.
+#   `keras_transformer.training.distribution.default_strategy()` before
+#   TensorFlow does anything else, and pass the result to
+#   `train(run, strategy=…)`.
 #
 # The Job in `examples/kubernetes.yaml` trains on two machines in this way. To
 # repeat a run bit for bit, keep the number of devices; see

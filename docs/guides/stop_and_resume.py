@@ -152,10 +152,12 @@ for path in sorted(resumed.folder.rglob("*")):
 # %% [markdown]
 # | file | content |
 # |---|---|
-# | `run.json` | the model's shape, the recipe, the dtype policy, and marks of the training data and the vocabularies |
+# | `run.json` | the model's shape, the recipe, the settings of the search, the dtype policy, and marks of the training data and the vocabularies |
 # | `source.model`, `target.model` | the vocabularies |
 # | `data/` | the encoded training pairs, with a manifest of counts and checksums, if `prepare` did not make the corpus |
 # | `initial/` | the weights of the other run that it began with, if any |
+# | `MODEL_CARD.md` | the card of an imported model |
+# | `proposals-K.npz` | what `export --block-size K` has learned to propose |
 # | `checkpoints/step-*.npz` | all state after a step |
 # | `checkpoints/validated.json` | the best validation so far, after each validation |
 # | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices, steps |
@@ -172,7 +174,7 @@ for path in sorted(resumed.folder.rglob("*")):
 #   run that `--patience` has ended stays ended: name it as `--initial-run` of a
 #   new one.
 # - A run may be resumed from any folder. If its corpus was moved, name the new
-#   place by `--corpus`, at every start of `train` or `average`.
+#   place by `--corpus`, at every start of `train`, `average` or `export`.
 # - A lock keeps a second process from training the same run.
 # - A loss or a weight that is not finite ends training before it is saved.
 #
@@ -229,9 +231,9 @@ for step in (4, 8):
 # differs: `training/step.py`, `chunked_loss.py`, `adam.py`, and with several
 # devices `distribution.py`.
 #
-# If all steps are equal, the difference came from stopping between two
-# validations: keep the `--validate-every` of your run, stop at the same step as
-# before, and compare the checkpoints that both runs have.
+# If all steps are equal, the difference was caused by stopping between two
+# validations. Repeat the test with the `--validate-every` of your run, stop at
+# the same step as before, and compare the checkpoints that both runs have.
 #
 # In `log.jsonl` compare `val_loss`. The `loss` of an epoch that was interrupted
 # differs: it is the mean over the steps after the restart. `weights.npz` is chosen by BLEU on

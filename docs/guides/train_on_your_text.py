@@ -233,10 +233,11 @@ assert len(translations) == len(lines)
 # weights. The optimizer, the number of steps and the learning rate begin anew, so
 # give a low rate, such as `--learning-rate-scale 0.1`. The vocabulary cannot
 # change. The new model may have more or fewer layers, such as
-# `--num-decoder-layers 1` for fast translation; it begins with the first ones.
+# `--num-decoder-layers 1` for fast translation. Its first layers start with the
+# weights of the first layers of the other run; additional layers start at random.
 # With `--lora-rank 8`, it trains a small addition to each matrix
 # (LoRA) and nothing else: checkpoints and the optimizer's memory are then a small
-# part of what they are otherwise. The result is exported like any other run.
+# part of what they are otherwise. The number of layers then has to stay. The result is exported like any other run.
 #
 # Next: [stop and resume a run](stop_and_resume.py),
 # [train on several devices](several_devices.py), or

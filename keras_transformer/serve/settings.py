@@ -60,7 +60,9 @@ class ServeSettings:
     port: int = option_field(8501, "port of HTTP; 0 chooses a free one")
     grpc_port: int = option_field(8500, "port of gRPC; 0 chooses a free one")
     threads: int | None = option_field(
-        None, "batches to compute side by side (default: number of cores)"
+        None,
+        "batches to compute side by side (default: number of cores; with Ray, "
+        "--ray-cpus)",
     )
     max_batch_rows: int = option_field(64, "maximum number of texts of a batch")
     by_length: bool = option_field(
@@ -69,7 +71,9 @@ class ServeSettings:
         option="no-batching-by-length",
     )
     max_queue_rows: int = option_field(
-        2048, "number of texts that may wait; more are refused with 429"
+        2048,
+        "number of texts that may wait; a request that would exceed it is "
+        "refused with 429, unless nothing waits",
     )
     max_request_rows: int = option_field(
         10_000, "maximum number of texts of a request"
