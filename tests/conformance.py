@@ -22,6 +22,16 @@ def random(*shape):
     )
 
 
+def numpy_of(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    np.testing.assert_allclose(
+        numpy_of(found), numpy_of(expected), rtol=tolerance, atol=tolerance
+    )
+
+
 IDS = np.array([[5, 3, 0], [4, 0, 0]], "int32")
 SOURCE = np.array([[5, 6, 7, 3], [9, 3, 0, 0]], "int32")
 TARGET = np.array([[2, 5, 6], [2, 7, 0]], "int32")
@@ -353,7 +363,7 @@ def search(row):
     beams = row.arguments.get("beam_size", 1)
     cache = model.empty_cache(B * beams, max(limits))
     found = row.public(step, cache, limits, **row.arguments)
-    ids, scores = (keras.ops.convert_to_numpy(x) for x in found)
+    ids, scores = map(numpy_of, found)
     return ids.reshape(B, beams, -1), scores.reshape(B, beams), model
 
 
@@ -404,4 +414,4 @@ def outputs(row):
         found = [row.make()(*row.inputs)]
     else:
         found = [compiled_on_jax(built(row))(*row.inputs)]
-    return [keras.ops.convert_to_numpy(x) for x in found]
+    return [numpy_of(x) for x in found]

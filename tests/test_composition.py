@@ -5,6 +5,7 @@ import numpy as np
 import paper
 import pytest
 import tensorflow as tf
+from conformance import random
 from keras import ops
 
 from keras_transformer import (
@@ -16,12 +17,6 @@ from keras_transformer import (
 from keras_transformer.layers.attention import fused_attention
 
 B, T, S, D, H, F = 2, 3, 5, 14, 2, 17
-
-
-def random(*shape):
-    return (
-        np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
-    )
 
 
 def scaled(layer, ids):

@@ -21,7 +21,9 @@ from conformance import (
     PLAIN_LAYERS,
     SOURCE,
     TARGET,
+    assert_close,
     compiled_on_jax,
+    numpy_of,
 )
 from keras import ops
 
@@ -36,16 +38,6 @@ POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
 
 def each(rows):
     return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
-
-
-def numpy_of(x):
-    return ops.convert_to_numpy(x)
-
-
-def assert_close(found, expected, tolerance=1e-5):
-    np.testing.assert_allclose(
-        numpy_of(found), numpy_of(expected), rtol=tolerance, atol=tolerance
-    )
 
 
 def symbolic(inputs):
@@ -86,9 +78,7 @@ def test_a_mask_of_queries_and_keys_needs_no_batch():
         every = np.repeat(mask[None], 2, axis=0)
         expected = layer(*inputs, attention_mask=every)
         np.testing.assert_allclose(
-            ops.convert_to_numpy(found),
-            ops.convert_to_numpy(expected),
-            atol=1e-6,
+            numpy_of(found), numpy_of(expected), atol=1e-6
         )
 
 

@@ -10,10 +10,10 @@ from conformance import (
     TARGET,
     V,
     compiled_on_jax,
+    numpy_of,
     random,
     with_seeded_weights,
 )
-from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.checks import assert_no_leak
@@ -36,10 +36,6 @@ def make_model(**options):
 @pytest.fixture(scope="module")
 def model():
     return make_model()
-
-
-def numpy_of(x):
-    return ops.convert_to_numpy(x)
 
 
 def test_features_are_projected_and_positions_are_added():

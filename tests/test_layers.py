@@ -4,17 +4,12 @@ import keras
 import numpy as np
 import paper
 import pytest
+from conformance import random
 from keras import ops
 
 from keras_transformer import DecoderLayer, EncoderLayer, FeedForward
 
 B, T, S, D, H, F = 2, 3, 5, 14, 2, 17
-
-
-def random(*shape):
-    return (
-        np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
-    )
 
 
 def with_random_weights(layer):

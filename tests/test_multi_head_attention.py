@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import paper
 import pytest
+from conformance import random
 from keras import ops
 
 from keras_transformer import MultiHeadAttention
@@ -11,12 +12,6 @@ from keras_transformer.layers import causal_mask, scaled_dot_product_attention
 from keras_transformer.layers.attention import fused_attention
 
 B, T, S, H, D, DK, DV = 2, 3, 5, 7, 11, 13, 17
-
-
-def random(*shape):
-    return (
-        np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
-    )
 
 
 def some_mask():

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from conformance import numpy_of, random
 from keras import ops
 
 from keras_transformer import DecoderLayer, MultiHeadAttention
@@ -10,17 +11,9 @@ from keras_transformer import DecoderLayer, MultiHeadAttention
 B, T, S, D, H, F = 2, 3, 5, 14, 2, 17
 
 
-def random(*shape):
-    return (
-        np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
-    )
-
-
 def assert_close(found, expected, tolerance=1e-5):
     np.testing.assert_allclose(
-        ops.convert_to_numpy(found),
-        ops.convert_to_numpy(expected),
-        atol=tolerance,
+        numpy_of(found), numpy_of(expected), atol=tolerance
     )
 
 

@@ -6,7 +6,13 @@ import keras
 import numpy as np
 import paper
 import pytest
-from conformance import compiled_on_jax, random, with_seeded_weights
+from conformance import (
+    assert_close,
+    compiled_on_jax,
+    numpy_of,
+    random,
+    with_seeded_weights,
+)
 from keras import ops
 
 import keras_transformer as kt
@@ -17,16 +23,6 @@ BACKEND = keras.backend.backend()
 B, T, D, H = 2, 23, 14, 2
 # JAX compiles a program for every shape.
 CASES = range(200) if BACKEND != "jax" else range(0, 200, 4)
-
-
-def numpy_of(x):
-    return ops.convert_to_numpy(x)
-
-
-def assert_close(found, expected, tolerance=1e-6):
-    np.testing.assert_allclose(
-        numpy_of(found), numpy_of(expected), rtol=tolerance, atol=tolerance
-    )
 
 
 def band(length, window, causal):
@@ -112,13 +108,13 @@ def test_blocks_equal_full_attention_under_the_mask_of_the_window(seed):
 
     tensors = [ops.convert_to_tensor(x) for x in inputs]
     found = compiled_on_jax(blocks)(*tensors)
-    assert_close(found, compiled_on_jax(full)(*tensors))
+    assert_close(found, compiled_on_jax(full)(*tensors), 1e-6)
     if seed % 5 == 0:
         pairs = zip(
             gradients(blocks, inputs), gradients(full, inputs), strict=True
         )
         for one, other in pairs:
-            assert_close(one, other)
+            assert_close(one, other, 1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -175,9 +171,9 @@ def test_the_layer_equals_full_attention_under_the_mask_of_the_window(options):
         return_attention_scores=True,
         **{**options, "attention_mask": near},
     )
-    assert_close(found, expected)
-    assert_close(with_scores, expected)
-    assert_close(scores, expected_scores)
+    assert_close(found, expected, 1e-6)
+    assert_close(with_scores, expected, 1e-6)
+    assert_close(scores, expected_scores, 1e-6)
 
 
 def test_a_query_that_may_attend_to_nothing_gets_zeros():
@@ -185,7 +181,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros():
     nothing = np.zeros((B, T), bool)
     found = layer(x, x, value_mask=nothing, attention_window=4)
     bias = numpy_of(layer.weights[-1])
-    assert_close(found, np.broadcast_to(bias, found.shape))
+    assert_close(found, np.broadcast_to(bias, found.shape), 1e-6)
 
 
 def test_lengths_may_be_unknown():
