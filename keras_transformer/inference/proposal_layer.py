@@ -128,14 +128,7 @@ class ProposalLayer(ResidualLayer):
             self.cross_attention_dropout,
             training,
         )
-        x, _ = self._residual(
-            x,
-            lambda h: self.feed_forward(h, training=training),
-            self.feed_forward_norm,
-            self.feed_forward_dropout,
-            training,
-        )
-        return x
+        return self._apply_feed_forward(x, training)
 
     def compute_mask(self, *_: Any, **__: Any) -> None:
         """Returns no mask: there are k - 1 vectors at each position."""

@@ -182,13 +182,7 @@ class DecoderLayer(ResidualLayer):
             self.cross_attention_dropout,
             training,
         )
-        x, _ = self._residual(
-            x,
-            lambda h: self.feed_forward(h, training=training),
-            self.feed_forward_norm,
-            self.feed_forward_dropout,
-            training,
-        )
+        x = self._apply_feed_forward(x, training)
         extras = (*scores, *caches)
         return (x, *extras) if extras else x
 

@@ -153,11 +153,5 @@ class EncoderLayer(ResidualLayer):
             self.self_attention_dropout,
             training,
         )
-        x, _ = self._residual(
-            x,
-            lambda h: self.feed_forward(h, training=training),
-            self.feed_forward_norm,
-            self.feed_forward_dropout,
-            training,
-        )
+        x = self._apply_feed_forward(x, training)
         return (x, *extras) if extras else x

@@ -158,6 +158,17 @@ class ResidualLayer(keras.layers.Layer):
         y = x + dropout(y, training=training)
         return (y if self.norm_first else norm(y)), extras
 
+    def _apply_feed_forward(self, x, training):
+        """Applies the last sub-layer, which all subclasses have."""
+        x, _ = self._residual(
+            x,
+            lambda h: self.feed_forward(h, training=training),
+            self.feed_forward_norm,
+            self.feed_forward_dropout,
+            training,
+        )
+        return x
+
     def _check_width(self, shape):
         if shape[-1] != self.d_model:
             raise ValueError(
