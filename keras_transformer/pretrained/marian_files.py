@@ -145,13 +145,9 @@ def read(folder: pathlib.Path) -> Checkpoint:
 def _json(path, default=None):
     if default is not None and not path.exists():
         return default
+    data = read_bytes(path)
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"Not the folder of a Marian model: {str(path.parent)!r} has no "
-            f"{path.name}."
-        ) from error
+        content = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is damaged: {error}.") from error
     if not isinstance(content, dict):
