@@ -132,15 +132,12 @@ def is_path(corpus: str) -> bool:
     return corpus != "builtin" and not corpus.startswith("tfds:")
 
 
-def named(corpus: Any) -> Any:
-    """Returns the absolute name of a corpus; rows are returned as they are."""
-    if isinstance(corpus, str | os.PathLike):
-        return absolute(os.fspath(corpus))
-    return corpus
-
-
-def absolute(corpus: str) -> str:
-    """Returns the name of a corpus; a path becomes absolute."""
+def absolute(corpus: Any) -> Any:
+    """Returns the name of a corpus; a path becomes absolute. Rows are returned
+    as they are."""
+    if not isinstance(corpus, str | os.PathLike):
+        return corpus
+    corpus = os.fspath(corpus)
     return absolute_path(corpus) if is_path(corpus) else corpus
 
 

@@ -25,7 +25,7 @@ from keras_transformer.atomic_files import (
     sync_folder,
     write_aside,
 )
-from keras_transformer.data.corpus import named, open_corpus
+from keras_transformer.data.corpus import absolute, open_corpus
 from keras_transformer.data.pair_stream import PairStream
 from keras_transformer.data.prepared import (
     FORMAT,
@@ -126,7 +126,7 @@ def make_job(
         )
     if isinstance(corpora, str) or not isinstance(corpora, Sequence):
         corpora = [corpora]
-    corpora = [named(corpus) for corpus in corpora]
+    corpora = [absolute(corpus) for corpus in corpora]
     if any(isinstance(corpus, Mapping) for corpus in corpora):
         raise ValueError(
             "Rows are one corpus of several. Received: a list of rows. Give "
