@@ -15,27 +15,20 @@ over 98 % on 370 utterances that were not trained on.
 """
 
 import os
-import pathlib
 
 # Before the import: TensorFlow leaves oneDNN off without AVX-512.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import keras
 import numpy as np
+from images import save
+from matplotlib.figure import Figure
 
 from keras_transformer import (
     EncoderLayer,
     FeatureEmbedding,
     LabelSmoothedCrossEntropy,
 )
-from keras_transformer.atomic_files import write_aside
-
-try:
-    from matplotlib.figure import Figure
-except ImportError as error:
-    raise ImportError(
-        "The picture needs matplotlib. Install it: pip install matplotlib"
-    ) from error
 
 D_MODEL, HEADS = 64, 4
 SPEAKERS, COEFFICIENTS = 9, 12
@@ -106,10 +99,7 @@ def draw(frames, weights, path):
     ticks = [0, *range(4, len(frames), 5)]
     bottom.set_xticks(ticks, [tick + 1 for tick in ticks])
     bottom.set_xlabel("frame")
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_aside(path) as file:
-        figure.savefig(file, format="png", dpi=100)
+    save(figure, path)
 
 
 def main(seeds=5, epochs=150, picture="runs/speech.png"):

@@ -17,6 +17,11 @@ from keras_transformer.training import checkpoints
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
+@pytest.fixture(autouse=True)
+def examples_import_each_other(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
 def load(name):
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -128,7 +133,6 @@ def test_images_cuts_patches_in_the_order_of_reading():
 
 @pytest.fixture
 def image_to_text(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))  # it imports `images`
     example = load("image_to_text")
     monkeypatch.setattr(example, "digits", drawn_digits)
     return example
@@ -160,7 +164,6 @@ def test_image_to_text_encodes_every_number(image_to_text):
     "name", ["speech", "images", "image_to_text", "parsing"]
 )
 def test_examples_say_before_they_train_that_they_draw(name, monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.delitem(sys.modules, "images", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
@@ -329,7 +332,6 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
     from keras_transformer.training import open_run
     from keras_transformer.training.split import read_pairs
 
-    monkeypatch.syspath_prepend(str(EXAMPLES))
     example = load("distillation")
     steps = {"steps": 2, "validate_every": 1}
     recipe = dataclasses.replace(recipe, **steps, test_split=None)
@@ -357,7 +359,6 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
 def test_distillation_needs_the_text_of_the_corpus(
     tmp_path, recipe, monkeypatch
 ):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
     example = load("distillation")
     (tmp_path / "manifest.json").write_text("{}")
     recipe = dataclasses.replace(recipe, corpus=str(tmp_path))
