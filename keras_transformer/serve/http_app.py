@@ -19,11 +19,10 @@ from keras_transformer.serve import rest, web_page
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.models import Models
-from keras_transformer.serve.rest import Answer
+from keras_transformer.serve.rest import JSON, Answer
 from keras_transformer.serve.rest_answers import write_error
 from keras_transformer.serve.settings import ServeSettings
 
-JSON = [("Content-Type", "application/json")]
 TEXT = [("Content-Type", "text/plain; charset=utf-8")]
 METRICS = [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")]
 # Regular requests of machines, which would fill the access log.

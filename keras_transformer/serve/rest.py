@@ -29,7 +29,7 @@ _POST_PATH = re.compile(
 _GET_PATH = re.compile(
     rf"/v1/models(?:/([^/:]+))?{_VERSION_OR_LABEL}(?:/(metadata))?", _FLAGS
 )
-_JSON = ("Content-Type", "application/json")
+JSON = [("Content-Type", "application/json")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ async def answer(
     Returns:
         The answer, also to requests with errors.
     """
-    headers = [] if method == "OPTIONS" else [_JSON]
+    headers = [] if method == "OPTIONS" else [*JSON]
     try:
         status, content = (
             200,

@@ -10,9 +10,11 @@ from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.json_text import Members
 from keras_transformer.serve.rest_json import (
     parse_object,
+    refusing_deep_nesting,
     signature_name_of,
     wrong_format,
 )
+from keras_transformer.serve.signatures import DEFAULT
 from keras_transformer.serve.tensors import (
     decode_base64,
     invalid,
@@ -25,6 +27,7 @@ _MAX_FLOAT = 3.4028234663852886e38
 _EXAMPLES = "'examples'"
 
 
+@refusing_deep_nesting()
 def read_examples(body: bytes) -> str:
     """Checks a request, and returns the name of its signature.
 
@@ -37,44 +40,6 @@ def read_examples(body: bytes) -> str:
     Raises:
         ServingError: `INVALID_ARGUMENT` with TensorFlow Serving's text.
     """
-    try:
-        return _read(body)
-    except RecursionError:
-        raise invalid(
-            "JSON Parse error: The document is nested too deeply."
-        ) from None
-
-
-def refuse(method: str, signature_name: str, signatures: Any) -> ServingError:
-    """Returns the error of a request to classify or to regress.
-
-    TensorFlow Serving does not look at the name of a signature's method,
-    unless it is told to, but at its inputs and outputs.
-
-    Args:
-        method: "classify" or "regress".
-        signature_name: name of the signature, "" for the default one.
-        signatures: `SignatureDef` messages by name.
-    """
-    name = signature_name or "serving_default"
-    if name not in signatures:
-        return invalid(f"No signature was found with the name: {name}")
-    signature = signatures[name]
-    outputs = len(signature.outputs)
-    if len(signature.inputs) != 1:
-        return invalid("Expected one input Tensor.")
-    if method == "regress" and outputs != 1:
-        return invalid("Expected one output Tensor.")
-    if method == "classify" and outputs not in (1, 2):
-        return invalid(f"Expected one or two output Tensors, found {outputs}")
-    kind = "classification" if method == "classify" else "regression"
-    return invalid(
-        f"Expected {kind} signature method_name to be "
-        f"tensorflow/serving/{method}. Was: {signature.method_name}"
-    )
-
-
-def _read(body):
     document = parse_object(body)
     name = signature_name_of(document)
     if "context" in document:
@@ -96,6 +61,35 @@ def _read(body):
     for example in examples:
         _check_example(example)
     return name
+
+
+def refuse(method: str, signature_name: str, signatures: Any) -> ServingError:
+    """Returns the error of a request to classify or to regress.
+
+    TensorFlow Serving does not look at the name of a signature's method,
+    unless it is told to, but at its inputs and outputs.
+
+    Args:
+        method: "classify" or "regress".
+        signature_name: name of the signature, "" for the default one.
+        signatures: `SignatureDef` messages by name.
+    """
+    name = signature_name or DEFAULT
+    if name not in signatures:
+        return invalid(f"No signature was found with the name: {name}")
+    signature = signatures[name]
+    outputs = len(signature.outputs)
+    if len(signature.inputs) != 1:
+        return invalid("Expected one input Tensor.")
+    if method == "regress" and outputs != 1:
+        return invalid("Expected one output Tensor.")
+    if method == "classify" and outputs not in (1, 2):
+        return invalid(f"Expected one or two output Tensors, found {outputs}")
+    kind = "classification" if method == "classify" else "regression"
+    return invalid(
+        f"Expected {kind} signature method_name to be "
+        f"tensorflow/serving/{method}. Was: {signature.method_name}"
+    )
 
 
 def _check_example(example):

@@ -4,8 +4,9 @@ A request has all inputs of its signature, also those that have defaults: the
 REST API of TensorFlow Serving does not look at the defaults.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from keras_transformer.serve.tensors import (
     is_base64,
     make_array,
     shape_of,
+    shape_text,
     try_array,
 )
 
@@ -41,6 +43,18 @@ class PredictCall:
     inputs: dict[str, np.ndarray]
 
 
+@contextlib.contextmanager
+def refusing_deep_nesting() -> Iterator[None]:
+    """Refuses a document that needs more levels of calls than Python has."""
+    try:
+        yield
+    except RecursionError:
+        raise invalid(
+            "JSON Parse error: The document is nested too deeply."
+        ) from None
+
+
+@refusing_deep_nesting()
 def read_predict_request(
     body: bytes, inputs_of: Callable[[str], Mapping[str, Any]]
 ) -> PredictCall:
@@ -55,12 +69,22 @@ def read_predict_request(
         ServingError: `INVALID_ARGUMENT` with TensorFlow Serving's text, or
             what `inputs_of` raises.
     """
-    try:
-        return _read(body, inputs_of)
-    except RecursionError:
+    document = parse_object(body)
+    name = signature_name_of(document)
+    infos = inputs_of(name)
+    if not infos:
         raise invalid(
-            "JSON Parse error: The document is nested too deeply."
-        ) from None
+            f"Failed to get input map for signature: {name or 'DEFAULT'}"
+        )
+    dtypes = {key: infos[key].dtype for key in sorted(infos)}
+    if "instances" in document:
+        instances = _instances(document)
+        arrays = _fast_rows(instances, dtypes) or _rows(instances, dtypes)
+        return PredictCall(name, True, arrays)
+    if "inputs" in document:
+        arrays = _columns(document.find("inputs"), dtypes)
+        return PredictCall(name, False, arrays)
+    raise invalid("Missing 'inputs' or 'instances' key")
 
 
 def parse_object(body: bytes) -> Members:
@@ -85,25 +109,6 @@ def signature_name_of(document: Members) -> str:
             "'signature_name' key must be a string value."
         )
     return name
-
-
-def _read(body, inputs_of):
-    document = parse_object(body)
-    name = signature_name_of(document)
-    infos = inputs_of(name)
-    if not infos:
-        raise invalid(
-            f"Failed to get input map for signature: {name or 'DEFAULT'}"
-        )
-    dtypes = {key: infos[key].dtype for key in sorted(infos)}
-    if "instances" in document:
-        instances = _instances(document)
-        arrays = _fast_rows(instances, dtypes) or _rows(instances, dtypes)
-        return PredictCall(name, True, arrays)
-    if "inputs" in document:
-        arrays = _columns(document.find("inputs"), dtypes)
-        return PredictCall(name, False, arrays)
-    raise invalid("Missing 'inputs' or 'instances' key")
 
 
 def _instances(document):
@@ -173,8 +178,8 @@ class _Rows:
             )
         if shape != expected:
             raise invalid(
-                f"Expecting shape {_shape_text(expected)}"
-                f" but got: {_shape_text(shape)}"
+                f"Expecting shape {shape_text(expected)}"
+                f" but got: {shape_text(shape)}"
             )
         self.leaves.setdefault(name, []).extend(leaves)
 
@@ -187,10 +192,6 @@ class _Rows:
             )
             for name, leaves in self.leaves.items()
         }
-
-
-def _shape_text(shape):
-    return f"[{','.join(map(str, shape))}]"
 
 
 def _rows(instances, dtypes):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.serve.errors import ServingError
-from keras_transformer.serve.tensors import dtype_name, invalid
+from keras_transformer.serve.tensors import dtype_name, invalid, shape_text
 
 DEFAULT = "serving_default"
 
@@ -114,13 +114,9 @@ def _check_shape(name, info, shape):
     )
     if not fits:
         raise invalid(
-            f"Input {name} has shape {_shape_text(shape)}. Expected shape: "
-            f"{_shape_text(expected)}, where -1 is any size."
+            f"Input {name} has shape {shape_text(shape)}. Expected shape: "
+            f"{shape_text(expected)}, where -1 is any size."
         )
-
-
-def _shape_text(shape):
-    return f"[{','.join(map(str, shape))}]"
 
 
 def choose_outputs(signature: Any, output_filter: Sequence[str]) -> list[str]:

@@ -111,6 +111,11 @@ def shape_of(value: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """Returns a shape as TensorFlow Serving writes it, such as "[2,3]"."""
+    return f"[{','.join(map(str, shape))}]"
+
+
 def make_array(
     leaves: Sequence[Any], shape: Sequence[int], dtype: int
 ) -> np.ndarray:

@@ -24,11 +24,12 @@ from keras_transformer.serve.errors import ServingError, too_large
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_process import ProcessEndedError
 from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.serve.signatures import DEFAULT
 
 # The rows of these signatures may be computed with those of other requests.
 # Another signature may pad its rows to the longest, as `explain` does, so its
 # requests are computed alone.
-ROW_WISE = {"serving_default", "n_best", "score"}
+ROW_WISE = {DEFAULT, "n_best", "score"}
 # A batch may be what ends a process: it is not repeated for ever.
 MOST_TRIES = 3
 

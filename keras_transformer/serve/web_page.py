@@ -10,7 +10,7 @@ import pathlib
 
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.models import Models
-from keras_transformer.serve.rest import Answer
+from keras_transformer.serve.rest import JSON, Answer
 
 FOLDER = importlib.resources.files("keras_transformer.serve") / "page"
 TYPES = {
@@ -27,7 +27,6 @@ POLICY = (
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-JSON = [("Content-Type", "application/json")]
 
 
 async def answer(method: str, path: str, body: bytes, models: Models) -> Answer:
