@@ -177,8 +177,6 @@ class Application:
 
     def _error_answer(self, path, error):
         headers = [*JSON, *(self._cors if _is_rest(path) else [])]
-        if error.retry_after is not None:
-            headers.append(("Retry-After", str(error.retry_after)))
         return Answer(error.http_status, headers, write_error(f"{error}"))
 
     async def _send(self, answer, method, send):
