@@ -52,9 +52,9 @@ class Adam(keras.optimizers.Adam):
         index = self._get_variable_index(variable)
         step = tf.cast(self.iterations + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
-            var=_handle(variable),
-            m=_handle(self._momentums[index].value),
-            v=_handle(self._velocities[index].value),
+            var=variable.handle,
+            m=self._momentums[index].value.handle,
+            v=self._velocities[index].value.handle,
             beta1_power=self.beta_1**step,
             beta2_power=self.beta_2**step,
             lr=tf.cast(learning_rate, variable.dtype),
@@ -63,7 +63,3 @@ class Adam(keras.optimizers.Adam):
             epsilon=self.epsilon,
             grad=tf.cast(gradient, variable.dtype),
         )
-
-
-def _handle(variable):
-    return variable.handle
