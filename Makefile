@@ -7,6 +7,10 @@ BIN := .venv/bin
 TORCH ?= torch==2.13.0
 # The export that `make serve` and `make test-page` serve.
 MODEL ?= saved_models/demo
+# What the other backends run, too.
+ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
+    tests/test_windowed_attention.py tests/test_positions_inside.py \
+    tests/test_balanced_trees.py tests/same_outputs.py
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
@@ -30,18 +34,12 @@ test-jax: .venv/dev runs/outputs.npz  ## the conformance suite on JAX
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	    XLA_FLAGS=--xla_cpu_use_fusion_emitters=false \
 	    KERAS_BACKEND=jax REFERENCE_OUTPUTS=runs/outputs.npz \
-	    $(BIN)/python -m pytest -n 2 \
-	    tests/test_conformance.py tests/test_features.py \
-	    tests/test_windowed_attention.py tests/test_positions_inside.py \
-	    tests/test_balanced_trees.py tests/same_outputs.py
+	    $(BIN)/python -m pytest -n 2 $(ON_EACH_BACKEND)
 
 # No TensorFlow is installed beside it. One thread, since all is small.
 test-torch: .venv-torch/done runs/outputs.npz  ## the same on PyTorch
 	OMP_NUM_THREADS=1 KERAS_BACKEND=torch REFERENCE_OUTPUTS=runs/outputs.npz \
-	    .venv-torch/bin/python -m pytest \
-	    tests/test_conformance.py tests/test_features.py \
-	    tests/test_windowed_attention.py tests/test_positions_inside.py \
-	    tests/test_balanced_trees.py tests/same_outputs.py
+	    .venv-torch/bin/python -m pytest $(ON_EACH_BACKEND)
 
 .PHONY: runs/outputs.npz
 runs/outputs.npz: .venv/dev

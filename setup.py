@@ -27,6 +27,9 @@ TEXT = [
 SERVE = ["uvicorn>=0.30", "prometheus_client", "sentencex>=1.0.32"]
 RAY = ["ray[serve]>=2.60"]
 PRETRAINED = ["safetensors", "huggingface_hub", "pyyaml"]
+CTRANSLATE2 = ["ctranslate2>=4.5"]
+BEAM = ["apache-beam>=2.77"]
+PYTEST = ["pytest>=8"]
 
 setup(
     # `keras-transformer` is taken on the package index, by another project
@@ -53,20 +56,20 @@ setup(
     install_requires=["keras>=3.15"],
     extras_require={
         "text": TEXT,
-        "ctranslate2": ["ctranslate2>=4.5"],  # the export to that engine
-        "beam": ["apache-beam>=2.77"],  # corpora past one machine
+        "ctranslate2": CTRANSLATE2,  # the export to that engine
+        "beam": BEAM,  # corpora past one machine
         "pretrained": PRETRAINED,  # the import of models of others
         "serve": SERVE,  # the server; grpcio comes with `text`
         "ray": RAY,  # replicas on several machines for the server
         "dev": [
             *TEXT,
             *SERVE,
-            "apache-beam>=2.77",
-            "pytest>=8",
+            *BEAM,
+            *PYTEST,
             "pytest-xdist",
             "hypothesis>=6",
             *PRETRAINED,
-            "ctranslate2>=4.5",
+            *CTRANSLATE2,
             "ovmsclient",  # a client of servers that is not ours
             "jax",  # the layers without TensorFlow are tested on it
             "ruff==0.17.5",
@@ -77,14 +80,14 @@ setup(
         "page": [
             *TEXT,
             *SERVE,
-            "pytest>=8",
+            *PYTEST,
             "playwright",
             "axe-playwright-python",
         ],
         "docs": [
             *TEXT,
             *SERVE,
-            "ctranslate2>=4.5",
+            *CTRANSLATE2,
             "sphinx",
             "myst-nb",
             "jupytext",
