@@ -25,6 +25,8 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
+# Of `translate`, which `--explain` and `--runner` do not support.
+STREAM_OPTIONS = {"beam_size", "alpha", "batch_size", "document", "language"}
 
 
 def train(given: dict[str, Any]) -> None:
@@ -153,8 +155,7 @@ def translate(given: dict[str, Any]) -> None:
     from keras_transformer.inference.text_lines import translate_lines
 
     if "explain" in given:
-        refused = {"beam_size", "alpha", "batch_size", "document", "language"}
-        refused |= {"runner", "source", "target"}
+        refused = STREAM_OPTIONS | {"runner", "source", "target"}
         _refuse(given, refused, "--explain")
         _explain(_exported(given["path"]), given["explain"])
         return
@@ -196,8 +197,7 @@ def _translate_on_beam(given):
     """Translates a file by a pipeline of Apache Beam."""
     from keras_transformer.export.beam_translate import translate_file
 
-    refused = {"beam_size", "alpha", "batch_size", "document", "language"}
-    _refuse(given, refused, "--runner")
+    _refuse(given, STREAM_OPTIONS, "--runner")
     if not {"source", "target"} <= given.keys():
         raise ValueError(
             "`--runner` needs the files to read and to write. Give --source "
