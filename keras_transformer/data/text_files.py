@@ -1,5 +1,6 @@
 """Text files with one sentence per line, plain or compressed."""
 
+import codecs
 import gzip
 import io
 import itertools
@@ -14,7 +15,6 @@ from typing import Any
 from keras_transformer.data.pair_stream import Pair, PairStream
 
 SUFFIXES = (".gz", ".xz", ".zst")
-MARK = b"\xef\xbb\xbf"  # the byte order mark
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
@@ -56,7 +56,7 @@ def stream_lines(path: str | os.PathLike) -> Iterator[str]:
         with _opener(path)(path) as file:
             for number, line in enumerate(file, start=1):
                 if number == 1:
-                    line = line.removeprefix(MARK)
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if line:
                     yield _decode(line, path, number)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:

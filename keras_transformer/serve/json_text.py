@@ -16,6 +16,7 @@ These documents are not treated as RapidJSON does:
 - Floats are the nearest ones; RapidJSON's may differ in the last digit.
 """
 
+import codecs
 import json
 import re
 from typing import Any
@@ -38,7 +39,6 @@ NO_EXPONENT = "Miss exponent in number."
 
 _WORDS = ("null", "true", "false")
 _NUMBERS = ("NaN", "Infinity")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
@@ -81,7 +81,7 @@ def parse(body: bytes) -> Any:
         raise ServingError(
             "INVALID_ARGUMENT", "JSON Parse error: The document is empty"
         )
-    bare = body.removeprefix(_BYTE_ORDER_MARK)
+    bare = body.removeprefix(codecs.BOM_UTF8)
     text = bare.decode("utf-8", "surrogateescape")
     try:
         value, end = _decode(text)
