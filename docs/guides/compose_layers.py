@@ -213,8 +213,8 @@ class RotaryEncoderLayer(EncoderLayer):
 
 
 # %% [markdown]
-# With `positions=None`, the embedding adds no positions of its own; the default
-# is "sinusoidal". Padding before a sentence moves it to later positions. The
+# With `positions=None`, the embedding adds no positions of its own, and its
+# `offset` has no effect; the default is "sinusoidal". Padding before a sentence moves it to later positions. The
 # distances between its words do not change, and so neither do its outputs.
 # Their order matters:
 

@@ -40,7 +40,8 @@ from keras_transformer import (
 #
 # The model of this guide is a bigram model. The next token depends on the last
 # token alone, so the cache is empty. Id 0 is padding, id 1 stands for unknown
-# tokens, id 2 starts a sequence and id 3 ends it.
+# tokens, id 2 starts a sequence and id 3 ends it. The searches take `start_id`
+# and `end_id`; 2 and 3 are the defaults.
 
 # %%
 NAMES = ["(pad)", "(unknown)", "(start)", "(end)", "a", "b", "c"]
@@ -270,7 +271,8 @@ assert (np.diff(ops.convert_to_numpy(scores), axis=1) <= 0).all()
 
 # %% [markdown]
 # `examples/language_model.py` trains a decoder-only model and decodes it in
-# this way.
+# this way. [Compose layers](compose_layers.py) has rotary positions, which such a
+# model may have instead of those that the embedding adds.
 #
 # ## The whole model
 #
