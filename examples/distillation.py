@@ -4,8 +4,8 @@
 
 TEACHER is the folder of a run that was trained on a corpus of text, not on a
 prepared one. The teacher translates the sources of its own training pairs. A
-student learns the original pairs and, from the beam
-of each source, the translation nearest to the reference (Kim and Rush, 2016).
+student learns the original pairs and, from the beam of each source, the
+translation nearest to the reference (Kim and Rush, 2016).
 Most of the time of a translation goes into the decoder, which runs once for
 each word piece. So the student has a deep encoder and a decoder of one layer
 (Kasai et al., 2021), and searches greedily. It begins with the teacher's

@@ -26,7 +26,9 @@ translation goes into the decoder, which runs once for each word piece. So the
 student has a deep encoder and a decoder of one layer (Kasai et al., 2021), and
 searches greedily. It begins with the first layers of its teacher. The teacher
 knows the sources of the training text nearly by heart, so it also translates
-new ones: what the first model says of the targets, in the other direction.
+new ones: what the first model says of the targets, in the other direction. The
+student learns the most probable translation of each, not the one nearest to a
+reference: greedy search has to find it without other hypotheses.
 
     FOLDER/corpus-student/, FOLDER/student/
 
@@ -129,7 +131,7 @@ def main(recipe, folder, changes=FINAL, student=False, **shape):
         return final
 
     back = back_translated(both, pairs, BEAM)
-    made = interpolated(final, pairs + back) + back
+    made = best_translated(final, [source for source, _ in pairs + back])
     changes |= {"initial_run": str(final.folder), **STUDENT}
     more = enlarged(pairs, made)
     return run_of("student", more, STUDENT_SHAPE, GREEDY, **changes)
@@ -143,6 +145,12 @@ def back_translated(run, pairs, count):
         for (_, target), sources in zip(pairs, beams, strict=True)
         for source in sources[:count]
     ]
+
+
+def best_translated(run, sources):
+    """Returns pairs of sources and the first translation of each beam."""
+    beams = translated(run, sources)
+    return [(s, beam[0]) for s, beam in zip(sources, beams, strict=True)]
 
 
 def interpolated(run, pairs):
