@@ -25,7 +25,7 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
-# Of `translate`, which `--explain` and `--runner` do not support.
+# `translate --explain` and `--runner` have no place for these.
 STREAM_OPTIONS = {"beam_size", "alpha", "batch_size", "document", "language"}
 
 
