@@ -14,6 +14,7 @@ would take: 100,000 steps for base, 300,000 for big.
 
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -89,6 +90,15 @@ def start(name, shape):
     return process if process.stdout.readline() == "ready\n" else None
 
 
+def gpu():
+    """Describes the GPU, without a library that would take memory there."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv"]
+    if not shutil.which(query[0]):
+        return "no GPU"
+    found = subprocess.run(query, capture_output=True, text=True, check=True)
+    return found.stdout.splitlines()[1]
+
+
 def compare(shape, rounds, peak):
     size, steps = SHAPES[shape]
     print(f"\n{shape}: {size.rows} x {size.length} tokens, bfloat16")
@@ -123,6 +133,6 @@ if __name__ == "__main__":
     if options.work:
         work(*options.work)
     else:
-        print(machine())
+        print(f"{machine()}; {gpu()}")
         for shape in options.shape:
             compare(shape, options.rounds, options.peak)

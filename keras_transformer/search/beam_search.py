@@ -215,8 +215,7 @@ class _Search:
     def unfinished(self, index, log_probs, scores):
         """Returns booleans `(B,)`, True for sentences that go on at step
         `index`."""
-        best = ops.max(log_probs, axis=-1, initial=MINUS_INFINITY)
-        worst = ops.min(scores, axis=-1, initial=-MINUS_INFINITY)
+        best, worst = log_probs[:, 0], scores[:, -1]  # the best come first
         is_full = ops.not_equal(worst, MINUS_INFINITY)
         # Greedy search ends with its first hypothesis.
         ends_when_full = (self.early_stopping == "filled") | (
