@@ -4,8 +4,8 @@
 
 TEACHER is the folder of a run that was trained on a corpus of text, not on a
 prepared one. The teacher translates the sources of its own training pairs. A
-student learns the original pairs and, from the beam of each source, the
-translation nearest to the reference (Kim and Rush, 2016).
+student learns the original pairs and these translations, and of each word piece
+also the teacher's whole distribution (Kim and Rush, 2016).
 Most of the time of a translation goes into the decoder, which runs once for
 each word piece. So the student has a deep encoder and a decoder of one layer
 (Kasai et al., 2021), and searches greedily. It begins with the teacher's
@@ -30,8 +30,8 @@ import dataclasses
 import pathlib
 
 from small_corpus import (
+    best_translated,
     enlarged,
-    interpolated,
     pairs_of,
     trained,
     write,
@@ -46,6 +46,7 @@ RECIPE = {
     "steps": 12_000,
     "warmup_steps": 2000,
     "learning_rate_scale": 1.5,
+    "teacher_weight": 0.5,
     "validate_every": 500,
     "keep_checkpoints": 10,
     "average_checkpoints": 10,
@@ -77,8 +78,9 @@ def main(
             "teacher on the corpus itself."
         )
     pairs = pairs_of(of_teacher, of_teacher.train_split)
+    made = best_translated(teacher, [source for source, _ in pairs])
     splits = {
-        "train": enlarged(pairs, interpolated(teacher, pairs)),
+        "train": enlarged(pairs, made),
         "validation": pairs_of(of_teacher, of_teacher.validation_split),
     }
     write(folder / "corpus", of_teacher, splits)

@@ -28,7 +28,8 @@ searches greedily. It begins with the first layers of its teacher. The teacher
 knows the sources of the training text nearly by heart, so it also translates
 new ones: what the first model says of the targets, in the other direction. The
 student learns the most probable translation of each, not the one nearest to a
-reference: greedy search has to find it without other hypotheses.
+reference: greedy search has to find it without other hypotheses. In the place
+of each word piece it also learns the teacher's whole distribution.
 
     FOLDER/corpus-student/, FOLDER/student/
 
@@ -83,7 +84,7 @@ SHAPE = {"d_model": 192, "num_heads": 6, "d_ff": 512, "norm_first": True}
 BOTH_DROPOUT, FINAL_DROPOUT = 0.2, 0.3
 BEAM, ALPHA = 4, 1.0
 # A smaller model learns in half of the steps with less dropout.
-STUDENT = {"learning_rate_scale": 1.5}
+STUDENT = {"learning_rate_scale": 1.5, "teacher_weight": 0.5}
 STUDENT_SHAPE = {
     "num_encoder_layers": 6,
     "num_decoder_layers": 1,

@@ -17,7 +17,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import numpy as np
 
-from keras_transformer import TransformerConfig
+from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
 from keras_transformer.training.checkpoints import state_of
@@ -52,6 +52,7 @@ def train_small_model(strategy, parts=1, clipnorm=None, steps_done=0, **recipe):
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = make_model(config, recipe)
+        teacher = Transformer(config, seed=2) if recipe.teacher_weight else None
     # With a small epsilon, Adam turns the rounding of a gradient close to zero
     # into a full step.
     model.optimizer.epsilon = 1e-4
@@ -59,7 +60,7 @@ def train_small_model(strategy, parts=1, clipnorm=None, steps_done=0, **recipe):
     sharding = sharding_of(strategy, parts)
     pairs = some_pairs()
     history = keras.callbacks.History()
-    Loop(model, recipe, strategy).fit(
+    Loop(model, recipe, strategy, teacher).fit(
         training_batches(pairs, 131, seed=1, sharding=sharding),
         evaluation_batches(pairs, 131, sharding),
         ResumePoint(steps_done, Best()),

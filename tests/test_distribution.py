@@ -58,6 +58,15 @@ def test_replicas_and_parts_give_the_weights_of_one_device(
     )
 
 
+def test_replicas_learn_the_same_from_a_teacher(undivided):
+    taught = {"teacher_weight": 0.5, "initial_run": "the teacher's"}
+    one = train_small_model(tf.distribute.get_strategy(), **taught)
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+    assert_same(one, train_small_model(strategy, 2, **taught), 1e-6)
+    alone = undivided[None]
+    assert any(np.abs(alone[k] - one[k]).max() > 1e-5 for k in alone)
+
+
 def test_clipping_changes_the_weights(undivided):
     free, clipped = undivided[None], undivided[CLIPNORM]
     assert any(np.abs(free[k] - clipped[k]).max() > 1e-5 for k in free)

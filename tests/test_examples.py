@@ -330,12 +330,13 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
     recipe = dataclasses.replace(recipe, **steps, test_split=None)
     teacher = example.trained(tmp_path / "teacher", recipe, **SMALL)
     pairs = example.pairs_of(recipe, "train")
-    taught = example.interpolated(teacher, pairs)
+    taught = example.best_translated(teacher, [s for s, _ in pairs])
     path = example.main(teacher.folder, tmp_path / "a", 2, 1, recipe=steps)
     student = open_run(tmp_path / "a" / "student")
     depths = student.config.encoder_depth, student.config.decoder_depth
     assert depths == (2, 1)
     assert student.search.beam_size == 1
+    assert student.recipe.teacher_weight > 0
     found = read_pairs(student.recipe, "train")
     found = list(zip(found.source, found.target, strict=True))
     assert found[: len(pairs)] == pairs

@@ -20,7 +20,11 @@ from keras_transformer.training import callbacks, checkpoints, score, split
 from keras_transformer.training.callbacks import steps_of
 from keras_transformer.training.curves import read_log
 from keras_transformer.training.loop import TrainingInterrupted
-from keras_transformer.training.models import load_model, with_other_depth
+from keras_transformer.training.models import (
+    load_model,
+    load_teacher,
+    with_other_depth,
+)
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.progress import read_validated
 from keras_transformer.training.recipe import Recipe
@@ -442,6 +446,43 @@ def test_an_initial_run_may_have_another_depth(run, recipe, tmp_path):
     assert deeper.config.encoder_depth == deeper.config.decoder_depth == 2
     for found, value in zip(model.weights, expected.weights, strict=True):
         np.testing.assert_allclose(found, value, atol=1e-6)
+
+
+@pytest.mark.usefixtures("unscored")
+def test_a_run_keeps_its_teacher(run, recipe, tmp_path):
+    """It resumes without the teacher's run and ends as if it had not stopped;
+    without the teacher it learns something else."""
+    initial = tmp_path / "initial"
+    shutil.copytree(run.folder, initial)
+    taught = dataclasses.replace(
+        recipe, initial_run=str(initial), teacher_weight=0.5
+    )
+    for name, recipe in (
+        ("whole", taught),
+        ("stopped", taught),
+        ("alone", dataclasses.replace(taught, teacher_weight=0.0)),
+    ):
+        start_run(tmp_path / name, None, recipe, num_decoder_layers=1)
+    shutil.rmtree(initial)
+    train(open_run(tmp_path / "stopped"), 2, verbose=0)
+    weights = {
+        name: train(open_run(tmp_path / name), 4, verbose=0).get_weights()
+        for name in ("whole", "stopped", "alone")
+    }
+    teacher = load_teacher(open_run(tmp_path / "whole"))
+    for found, value in zip(
+        teacher.get_weights(), load_model(run).get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(found, value)
+    assert not (tmp_path / "alone" / "teacher").exists()
+    for one, other in zip(weights["whole"], weights["stopped"], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.abs(weights["whole"][0] - weights["alone"][0]).max() > 1e-6
+
+
+def test_a_teacher_needs_an_initial_run(recipe):
+    with pytest.raises(ValueError, match=r"weight=0\.5, initial_run=None"):
+        dataclasses.replace(recipe, teacher_weight=0.5)
 
 
 def test_a_model_of_another_depth_has_the_same_first_layers():

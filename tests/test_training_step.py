@@ -11,6 +11,7 @@ from keras_transformer.losses import LabelSmoothedCrossEntropy, TokenLoss
 from keras_transformer.training.adam import Adam
 from keras_transformer.training.chunked_loss import (
     CHUNK,
+    TeacherTokens,
     projection_loss,
     token_losses,
 )
@@ -47,8 +48,9 @@ def one_part(**cut):
 @pytest.mark.parametrize("tokens", [0, 1, 7, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("r_drop", [0.0, 3.0])
+@pytest.mark.parametrize("teacher_weight", [0.0, 0.3, 1.0])
 def test_the_projection_loss_equals_the_loss_of_the_logits(
-    tokens, label_smoothing, r_drop
+    tokens, label_smoothing, r_drop, teacher_weight
 ):
     rng = np.random.default_rng(1)
     passes = 2 if r_drop else 1
@@ -56,12 +58,21 @@ def test_the_projection_loss_equals_the_loss_of_the_logits(
     table = tf.constant(rng.normal(size=(31, 7)), tf.float32)
     labels = tf.constant(rng.integers(0, 31, tokens), tf.int32)
     weights = tf.constant(rng.uniform(size=tokens), tf.float32)
+    teacher = None
+    if teacher_weight:
+        features = tf.constant(rng.normal(size=(tokens, 5)), tf.float32)
+        others = tf.constant(rng.normal(size=(31, 5)), tf.float32)
+        teacher = TeacherTokens(features, others, teacher_weight)
     with tf.GradientTape() as tape:
         tape.watch([x, table])
         logits = tf.matmul(x, table, transpose_b=True)
         log_p = tf.nn.log_softmax(logits)  # [R, N, V]
         target = (1 - label_smoothing) * tf.one_hot(labels, 31)
         target += label_smoothing / 31
+        if teacher:
+            predicted = tf.nn.softmax(tf.matmul(features, others, False, True))
+            target *= 1 - teacher_weight
+            target += teacher_weight * predicted
         loss = -tf.reduce_sum(target * log_p, axis=-1)
         loss = tf.reduce_mean(loss, axis=0)
         if r_drop:
@@ -73,7 +84,7 @@ def test_the_projection_loss_equals_the_loss_of_the_logits(
     with tf.GradientTape() as tape:
         tape.watch([x, table])
         found, losses, nlls = tf.function(projection_loss)(
-            x, table, labels, weights, label_smoothing, r_drop
+            x, table, labels, weights, label_smoothing, r_drop, True, teacher
         )
         doubled = 2 * found
     d_x_found, d_table_found = tape.gradient(doubled, [x, table])
@@ -155,6 +166,43 @@ def test_gradients_equal_those_of_the_public_loss(
         np.testing.assert_allclose(
             tf.convert_to_tensor(one), other, atol=1e-6, err_msg=variable.path
         )
+
+
+@pytest.mark.parametrize("use_logits_bias", [False, True])
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+def test_gradients_with_a_teacher_equal_those_of_its_distributions(
+    use_logits_bias, r_drop
+):
+    model = small_model(use_logits_bias=use_logits_bias)
+    shape = {"d_model": 10, "use_logits_bias": use_logits_bias}
+    teacher = small_model(**shape, num_layers=1, dropout_rate=0.5)
+    for one in (model, teacher) if use_logits_bias else ():
+        bias = np.random.default_rng(1).normal(size=31)
+        one.target_embedding.logits_bias.assign(bias)
+    part = {k: x[0] for k, x in one_part().items()}
+    inputs = {k: part[k] for k in ("source", "target")}
+    expected = tf.nn.softmax(teacher(inputs, training=False))
+    smoothed = 0.9 * tf.one_hot(part["labels"], 31) + 0.1 / 31
+    with tf.GradientTape() as tape:
+        log_p = tf.nn.log_softmax(model(inputs, training=True))
+        target = 0.7 * smoothed + 0.3 * expected
+        loss = -tf.reduce_sum(target * log_p, axis=-1)
+        value = tf.reduce_mean(loss[part["labels"] != 0])
+    variables = model.trainable_variables
+    gradients = tape.gradient(value, [v.value for v in variables])
+    found, sums = _gradients(model, part, 0.1, r_drop, teacher, 0.3)
+    np.testing.assert_allclose(sums["loss"] / sums["tokens"], value, rtol=1e-5)
+    for variable, one, other in zip(variables, gradients, found, strict=True):
+        np.testing.assert_allclose(
+            tf.convert_to_tensor(one), other, atol=1e-6, err_msg=variable.path
+        )
+
+
+def test_a_model_learns_nothing_from_itself():
+    model, part = small_model(), {k: x[0] for k, x in one_part().items()}
+    found, _ = _gradients(model, part, 0.1, 0.0, model, 1.0)
+    for gradient in found:
+        np.testing.assert_allclose(gradient, 0, atol=1e-6)
 
 
 def test_keras_fit_can_train_with_the_projection_loss():

@@ -8,9 +8,33 @@ Shapes: R passes of the model over the same tokens, N tokens, D d_model,
 V vocabulary, C tokens of a chunk.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 CHUNK = 512
+
+
+class TeacherTokens(NamedTuple):
+    """Says what a teacher predicts in the place of each label, for word-level
+    distillation (Kim and Rush, 2016, section 3.1).
+
+    Args:
+        features: `(N, D′)`, the output of the teacher's decoder.
+        table: `(V, D′)`, the teacher's embeddings.
+        weight: w in [0, 1]. What is learned is (1 − w) times the smoothed label
+            and w times the teacher's distribution.
+    """
+
+    features: tf.Tensor
+    table: tf.Tensor
+    weight: float
+
+    def probabilities(self, tokens: slice) -> tf.Tensor:
+        """Returns float32 `(C, V)` for some of the tokens."""
+        table = tf.cast(self.table, self.features.dtype)
+        logits = tf.matmul(self.features[tokens], table, transpose_b=True)
+        return tf.nn.softmax(tf.cast(logits, tf.float32))
 
 
 def projection_loss(
@@ -21,6 +45,7 @@ def projection_loss(
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
     train_table: bool = True,
+    teacher: TeacherTokens | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Computes the smoothed cross-entropy (section 5.4) of the logits
     features · tableᵀ, differentiable with respect to features and table.
@@ -40,6 +65,8 @@ def projection_loss(
             mean of their losses. Defaults to 0.
         train_table: whether the table gets a gradient, a third of the work.
             Defaults to True.
+        teacher: `TeacherTokens`, whose predictions take a part of the place of
+            the labels, or `None` (default).
 
     Returns:
         Σ weights · loss, a float32 scalar; and without gradient, float32
@@ -58,6 +85,7 @@ def projection_loss(
             True,
             r_drop,
             train_table,
+            teacher,
         )
 
         def backward(d_total, *_):
@@ -83,6 +111,7 @@ def token_losses(
     gradients: bool = False,
     r_drop: float = 0.0,
     train_table: bool = True,
+    teacher: TeacherTokens | None = None,
 ) -> dict[str, tf.Tensor]:
     """Computes the loss of each token, and the gradients of their sum.
 
@@ -91,8 +120,8 @@ def token_losses(
     the mean row of the table.
 
     Args:
-        features, table, labels, weights, label_smoothing, r_drop, train_table:
-            as in `projection_loss`.
+        features, table, labels, weights, label_smoothing, r_drop, train_table,
+            teacher: as in `projection_loss`.
         gradients: whether to compute them. Defaults to False.
 
     Returns:
@@ -104,6 +133,9 @@ def token_losses(
     passes, tokens = features.shape[0], tf.shape(features)[1]
     size = CHUNK // 2 if r_drop else CHUNK  # there it takes more room
     weights = weights / passes
+    of_teacher = teacher.weight if teacher else 0.0
+    label_smoothing *= 1 - of_teacher
+    of_label = 1 - of_teacher - label_smoothing
     exact = tf.cast(features, tf.float32)
     weighted = weights[:, None] * exact
     # Smoothing needs the label's logit, which the chunks have, and the mean of
@@ -125,13 +157,17 @@ def token_losses(
             for x in tf.unstack(features[:, here])
         ]
         nlls, golds, d_logits = zip(
-            *[_cross_entropy(x, labels[here], label_smoothing) for x in logits],
+            *[_cross_entropy(x, labels[here], of_label) for x in logits],
             strict=True,
         )
-        nll_here = tf.add_n(nlls) / passes
-        contrast = tf.add_n(golds) / passes
-        contrast -= tf.reduce_mean(mean_logits[:, here], axis=0)
+        nll_here, gold = tf.add_n(nlls) / passes, tf.add_n(golds) / passes
+        contrast = gold - tf.reduce_mean(mean_logits[:, here], axis=0)
         loss_here = nll_here + label_smoothing * contrast
+        if teacher:
+            expected = teacher.probabilities(here)
+            means = [tf.reduce_sum(expected * x, axis=-1) for x in logits]
+            loss_here += of_teacher * (gold - tf.add_n(means) / passes)
+            d_logits = tuple(d - of_teacher * expected for d in d_logits)
         if r_drop:
             apart, d_apart = disagreement(*logits)
             loss_here += r_drop / 2 * apart
@@ -199,9 +235,9 @@ def disagreement(
     return apart, (d_first / 2, d_second / 2)
 
 
-def _cross_entropy(logits, labels, label_smoothing):
-    """Returns the loss and the label's logit, `(C,)`, and the gradient of the
-    loss and ε times that logit, softmax − (1 − ε) · one-hot, `(C, V)`.
+def _cross_entropy(logits, labels, of_label):
+    """Returns the loss and the label's logit, `(C,)`, and softmax − `of_label`
+    · one-hot, `(C, V)`, the gradient where the label has that probability.
 
     oneDNN's softmax is several times as fast as TensorFlow's operation for
     loss and gradient. Its greatest value is at least 1 / V, so that the
@@ -213,9 +249,7 @@ def _cross_entropy(logits, labels, label_smoothing):
     gold = tf.gather(logits, labels, batch_dims=1)
     places = tf.stack([tf.range(tf.shape(labels)[0]), labels], axis=1)
     with tf.control_dependencies([normaliser]):  # the softmax has been read
-        d_logits = add_in_place(
-            softmax, places, (label_smoothing - 1) * tf.ones_like(gold)
-        )
+        d_logits = add_in_place(softmax, places, -of_label * tf.ones_like(gold))
     return normaliser - gold, gold, d_logits
 
 

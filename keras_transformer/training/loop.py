@@ -58,6 +58,7 @@ class Loop:
         model: from `make_model`, under `strategy`.
         recipe: a `Recipe`.
         strategy: a `tf.distribute` strategy.
+        teacher: from `load_teacher`, under `strategy`, or `None` (default).
     """
 
     def __init__(
@@ -65,13 +66,16 @@ class Loop:
         model: keras.Model,
         recipe: Recipe,
         strategy: tf.distribute.Strategy,
+        teacher: keras.Model | None = None,
     ):
         self.model = model
         self.every = recipe.validate_every
         self.strategy = strategy
         self.caught: list[signal.Signals] = []
         settings = model, recipe.label_smoothing, strategy
-        self.training_step = make_training_step(*settings, recipe.r_drop)
+        self.training_step = make_training_step(
+            *settings, recipe.r_drop, teacher, recipe.teacher_weight
+        )
         self.evaluation_step = make_evaluation_step(*settings)
         self.sum_over_replicas = make_sum_over_replicas(strategy)
 

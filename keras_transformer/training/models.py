@@ -1,6 +1,8 @@
 """The models of a run: the new one that is trained, and the trained one."""
 
 import hashlib
+import json
+import pathlib
 
 import keras
 
@@ -12,6 +14,8 @@ from keras_transformer.training import checkpoints, lora
 from keras_transformer.training.adam import Adam
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run
+
+TEACHER = "teacher"  # folder in that of a run
 
 
 def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
@@ -89,6 +93,32 @@ def load_model(run: Run) -> Transformer:
         checkpoints.assign(model, weights, with_optimizer=False)
     else:
         checkpoints.restore_newest(run.checkpoints, model, with_optimizer=False)
+    return model
+
+
+def write_teacher(folder: pathlib.Path, model: Transformer):
+    """Writes the teacher of a run into the run's folder, so that training can
+    be resumed without the run that it comes from."""
+    checkpoints.save(folder / TEACHER, model, step=0)
+    config = json.dumps(model.config.to_dict(), indent=2)
+    (folder / TEACHER / "config.json").write_text(config)
+
+
+def load_teacher(run: Run) -> Transformer | None:
+    """Returns the teacher of a run in the dtype policy of the run, or `None`
+    if it has none.
+
+    Raises:
+        ValueError: if the teacher's file is damaged or missing.
+    """
+    if not run.recipe.teacher_weight:
+        return None
+    folder = run.folder / TEACHER
+    config = json.loads((folder / "config.json").read_text())
+    dtype = resolve_dtype_policy(run.recipe.dtype_policy)
+    model = Transformer(TransformerConfig.from_dict(config), dtype=dtype)
+    checkpoints.restore_newest(folder, model, with_optimizer=False)
+    model.trainable = False
     return model
 
 

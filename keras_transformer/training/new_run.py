@@ -22,7 +22,11 @@ from keras_transformer.data.settings import CorpusSettings
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.training import checkpoints
-from keras_transformer.training.models import load_model, with_other_depth
+from keras_transformer.training.models import (
+    load_model,
+    with_other_depth,
+    write_teacher,
+)
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import (
     MODEL_CARD,
@@ -151,6 +155,8 @@ def start_run(
         write_run(run, aside)
         if initial:
             model = load_model(initial)
+            if recipe.teacher_weight:
+                write_teacher(aside, model)
             if _depths(config) != _depths(initial.config):
                 model = with_other_depth(model, config, recipe.seed)
             checkpoints.save(aside / "initial", model, step=0)

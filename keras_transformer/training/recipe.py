@@ -63,6 +63,13 @@ class Recipe(CorpusSettings):
         "(R-Drop, whose paper has 5); doubles the work and the memory",
         metavar="ALPHA",
     )
+    teacher_weight: float = option_field(
+        0.0,
+        "learn the distributions that the initial run predicts, with this "
+        "weight, and the labels with the rest (word-level distillation, Kim "
+        "and Rush, 2016); needs an initial run",
+        metavar="W",
+    )
     bpe_dropout: float = option_field(
         0.0,
         "probability of leaving out a merge, so that each epoch has other word "
@@ -146,6 +153,15 @@ class Recipe(CorpusSettings):
             self.bleu_tokenizer in BLEU_TOKENIZERS,
             f"one of {', '.join(BLEU_TOKENIZERS)}",
         )
+        check_field(
+            self, "teacher_weight", 0 <= self.teacher_weight <= 1, "in [0, 1]"
+        )
+        if self.teacher_weight and self.initial_run is None:
+            raise ValueError(
+                "The teacher of a run is its initial run. Received: "
+                f"teacher_weight={self.teacher_weight}, initial_run=None. Name "
+                "that run as `initial_run`, or leave out `teacher_weight`."
+            )
         if self.lora_rank is not None and self.initial_run is None:
             raise ValueError(
                 "LoRA fine-tunes the weights of another run. Received: "

@@ -18,6 +18,7 @@ from keras_transformer.config import PAD
 from keras_transformer.layers import PositionalEmbedding
 from keras_transformer.model import Transformer
 from keras_transformer.training.chunked_loss import (
+    TeacherTokens,
     add_in_place,
     projection_loss,
     token_losses,
@@ -29,6 +30,8 @@ def make_training_step(
     label_smoothing: float,
     strategy: tf.distribute.Strategy,
     r_drop: float = 0.0,
+    teacher: Transformer | None = None,
+    teacher_weight: float = 0.0,
 ) -> Callable:
     """Returns the function `step(iterator, stop_requests)` that updates a
     compiled model.
@@ -38,6 +41,9 @@ def make_training_step(
         label_smoothing: ε, section 5.4.
         strategy: a `tf.distribute` strategy.
         r_drop: α of R-Drop, see `projection_loss`. Defaults to 0: one pass.
+        teacher: a `Transformer` with the same vocabularies, whose predictions
+            are learned besides the labels, or `None` (default).
+        teacher_weight: of these predictions, see `TeacherTokens`.
 
     Returns:
         A function that takes the next batch, see `data.batches`, and returns
@@ -48,7 +54,9 @@ def make_training_step(
 
     def update(batch, stop_requests):
         gradients, sums = _over_parts(
-            lambda part: _gradients(model, part, label_smoothing, r_drop),
+            lambda part: _gradients(
+                model, part, label_smoothing, r_drop, teacher, teacher_weight
+            ),
             batch,
         )
         model.optimizer.apply(gradients, model.trainable_variables)
@@ -118,8 +126,18 @@ def _over_parts(function, batch):
     return sums
 
 
-def _gradients(model, part, label_smoothing, r_drop=0.0):
+def _gradients(
+    model,
+    part,
+    label_smoothing,
+    r_drop=0.0,
+    teacher=None,
+    teacher_weight=0.0,
+):
     """Returns dense gradients of every trainable variable, and the sums."""
+    if teacher:
+        predicted, its_table, *_ = _without_dropout(teacher, part)
+        teacher = TeacherTokens(predicted[0], its_table, teacher_weight)
     variables = [v.value for v in model.trainable_variables]
     passes = 2 if r_drop else 1
     inputs = {
@@ -144,6 +162,7 @@ def _gradients(model, part, label_smoothing, r_drop=0.0):
             label_smoothing,
             r_drop,
             projection.trainable,
+            teacher,
         )
     *gradients, d_table = tape.gradient(
         total,
@@ -170,12 +189,19 @@ def _add_in_place(dense, gradient):
 
 def _losses(model, part, label_smoothing):
     """Returns the sums over the real tokens of a part, without dropout."""
+    tokens = _without_dropout(model, part)
+    result = token_losses(*tokens, label_smoothing)
+    return _sums(result["loss"], result["nll"])
+
+
+def _without_dropout(model, part):
+    """Returns features `(1, N, D)`, table, labels and weights of the tokens
+    that are not padding."""
     features = model.features(part, training=False)
     features, labels, weights = _real_tokens(features, part)
     table = tf.convert_to_tensor(model.target_embedding.projection)
     features, table = with_bias(model.target_embedding, features, table)
-    result = token_losses(features, table, labels, weights, label_smoothing)
-    return _sums(result["loss"], result["nll"])
+    return features, table, labels, weights
 
 
 def _real_tokens(features, part, passes=1):

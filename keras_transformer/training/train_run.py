@@ -22,7 +22,11 @@ from keras_transformer.training.distribution import (
     sharding_of,
 )
 from keras_transformer.training.loop import Loop
-from keras_transformer.training.models import load_model, make_model
+from keras_transformer.training.models import (
+    load_model,
+    load_teacher,
+    make_model,
+)
 from keras_transformer.training.progress import resume
 from keras_transformer.training.run import Run, record_start, steps_to_train
 from keras_transformer.training.score import make_scorer
@@ -88,7 +92,8 @@ def train(
                 policy = model.dtype_policy.name
                 record_start(run, policy, sharding.devices, steps)
             start = resume(run, model, steps, is_first)
-        loop = Loop(model, recipe, strategy)
+            teacher = load_teacher(run)
+        loop = Loop(model, recipe, strategy, teacher)
         if reason := _nothing_to_do(start, recipe, steps):
             print(f"Nothing to do: {reason}.")
         else:
