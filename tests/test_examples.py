@@ -328,6 +328,7 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
     example = load("distillation")
     steps = {"steps": 2, "validate_every": 1}
     recipe = dataclasses.replace(recipe, **steps, test_split=None)
+    steps = example.RECIPE | steps
     teacher = example.trained(tmp_path / "teacher", recipe, **SMALL)
     pairs = example.pairs_of(recipe, "train")
     taught = example.best_translated(teacher, [s for s, _ in pairs])

@@ -462,7 +462,7 @@ def test_a_run_keeps_its_teacher(run, recipe, tmp_path):
         ("stopped", taught),
         ("alone", dataclasses.replace(taught, teacher_weight=0.0)),
     ):
-        start_run(tmp_path / name, None, recipe, num_decoder_layers=1)
+        start_run(tmp_path / name, None, recipe, num_decoder_layers=2)
     shutil.rmtree(initial)
     train(open_run(tmp_path / "stopped"), 2, verbose=0)
     weights = {

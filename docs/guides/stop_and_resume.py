@@ -156,6 +156,7 @@ for path in sorted(resumed.folder.rglob("*")):
 # | `source.model`, `target.model` | the vocabularies |
 # | `data/` | the encoded training pairs, with a manifest of counts and checksums, if `prepare` did not make the corpus |
 # | `initial/` | the weights of the other run that it began with, if any |
+# | `teacher/` | the whole model of that run, with `--teacher-weight` |
 # | `MODEL_CARD.md` | the card of an imported model |
 # | `proposals-K.npz` | what `export --block-size K` has learned to propose |
 # | `checkpoints/step-*.npz` | all state after a step |

@@ -239,11 +239,10 @@ assert len(translations) == len(lines)
 # (LoRA) and nothing else: checkpoints and the optimizer's memory are then a small
 # part of what they are otherwise. The number of layers then has to stay. The result is exported like any other run.
 #
-# A small model learns more from a large one than from references alone. With
-# `--teacher-weight 0.5`, half of what it learns in the place of each word piece is
-# the distribution that the initial run predicts there. It learns most where the
-# targets are that run's own translations: `examples/distillation.py` makes them and
-# trains the small model.
+# A model of few layers learns more from one of many than from references alone. With
+# `--teacher-weight 0.5`, half of each target is the distribution that the initial run
+# predicts there, and half is the label. `examples/distillation.py` does this, after it
+# has translated the training sources by the initial run.
 #
 # Next: [stop and resume a run](stop_and_resume.py),
 # [train on several devices](several_devices.py), or

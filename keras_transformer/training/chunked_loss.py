@@ -21,7 +21,7 @@ class TeacherTokens(NamedTuple):
 
     Args:
         features: `(N, D′)`, the output of the teacher's decoder.
-        table: `(V, D′)`, the teacher's embeddings.
+        table: `(V, D′)`, the teacher's embeddings, in the dtype of `features`.
         weight: w in [0, 1]. What is learned is (1 − w) times the smoothed label
             and w times the teacher's distribution.
     """
@@ -32,8 +32,8 @@ class TeacherTokens(NamedTuple):
 
     def probabilities(self, tokens: slice) -> tf.Tensor:
         """Returns float32 `(C, V)` for some of the tokens."""
-        table = tf.cast(self.table, self.features.dtype)
-        logits = tf.matmul(self.features[tokens], table, transpose_b=True)
+        features = self.features[tokens]
+        logits = tf.matmul(features, self.table, transpose_b=True)
         return tf.nn.softmax(tf.cast(logits, tf.float32))
 
 
@@ -65,8 +65,8 @@ def projection_loss(
             mean of their losses. Defaults to 0.
         train_table: whether the table gets a gradient, a third of the work.
             Defaults to True.
-        teacher: `TeacherTokens`, whose predictions take a part of the place of
-            the labels, or `None` (default).
+        teacher: `TeacherTokens`, the distributions to learn besides the labels,
+            or `None` (default).
 
     Returns:
         Σ weights · loss, a float32 scalar; and without gradient, float32
@@ -117,7 +117,8 @@ def token_losses(
 
     Smoothing takes no further tensor of the logits' size: smoothed = nll + ε ·
     (logit of the label − mean of the logits), and that mean is a product with
-    the mean row of the table.
+    the mean row of the table. A teacher with weight w and distribution p leaves
+    (1 − w) · ε of that, and adds w · (logit of the label − Σ p · logits).
 
     Args:
         features, table, labels, weights, label_smoothing, r_drop, train_table,

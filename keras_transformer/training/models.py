@@ -1,7 +1,6 @@
 """The models of a run: the new one that is trained, and the trained one."""
 
 import hashlib
-import json
 import pathlib
 
 import keras
@@ -99,9 +98,8 @@ def load_model(run: Run) -> Transformer:
 def write_teacher(folder: pathlib.Path, model: Transformer):
     """Writes the teacher of a run into the run's folder, so that training can
     be resumed without the run that it comes from."""
-    checkpoints.save(folder / TEACHER, model, step=0)
-    config = json.dumps(model.config.to_dict(), indent=2)
-    (folder / TEACHER / "config.json").write_text(config)
+    config = model.config.to_dict()
+    checkpoints.save(folder / TEACHER, model, step=0, config=config)
 
 
 def load_teacher(run: Run) -> Transformer | None:
@@ -113,12 +111,13 @@ def load_teacher(run: Run) -> Transformer | None:
     """
     if not run.recipe.teacher_weight:
         return None
-    folder = run.folder / TEACHER
-    config = json.loads((folder / "config.json").read_text())
+    metadata, arrays = checkpoints.newest_intact(
+        run.folder / TEACHER, checkpoints.read
+    )
+    config = TransformerConfig.from_dict(metadata["config"])
     dtype = resolve_dtype_policy(run.recipe.dtype_policy)
-    model = Transformer(TransformerConfig.from_dict(config), dtype=dtype)
-    checkpoints.restore_newest(folder, model, with_optimizer=False)
-    model.trainable = False
+    model = Transformer(config, dtype=dtype)
+    checkpoints.assign(model, arrays, with_optimizer=False)
     return model
 
 

@@ -79,10 +79,11 @@ def start_run(
     whose weights are copied. The new run may have more or fewer layers: it
     begins with the first ones of the other. With `recipe.lora_rank`, too, these
     weights stay what they are, and the run trains and saves the factors of LoRA
-    alone. The dtype policy "auto" is resolved now and kept as what it is on
-    this machine, so that a run that is resumed elsewhere computes in the same
-    dtype. Paths of the recipe become absolute, so that a run can be resumed
-    from any folder.
+    alone. With `recipe.teacher_weight`, the initial run's model is copied as
+    the teacher. The dtype policy "auto" is resolved now and kept as what it is
+    on this machine, so that a run that is resumed elsewhere computes in the
+    same dtype. Paths of the recipe become absolute, so that a run can be
+    resumed from any folder.
 
     Args:
         folder: folder of the new run, which must not exist.

@@ -67,7 +67,7 @@ class Recipe(CorpusSettings):
         0.0,
         "learn the distributions that the initial run predicts, with this "
         "weight, and the labels with the rest (word-level distillation, Kim "
-        "and Rush, 2016); needs an initial run",
+        "and Rush, 2016); each step also runs that model forward",
         metavar="W",
     )
     bpe_dropout: float = option_field(
@@ -156,18 +156,14 @@ class Recipe(CorpusSettings):
         check_field(
             self, "teacher_weight", 0 <= self.teacher_weight <= 1, "in [0, 1]"
         )
-        if self.teacher_weight and self.initial_run is None:
-            raise ValueError(
-                "The teacher of a run is its initial run. Received: "
-                f"teacher_weight={self.teacher_weight}, initial_run=None. Name "
-                "that run as `initial_run`, or leave out `teacher_weight`."
-            )
-        if self.lora_rank is not None and self.initial_run is None:
-            raise ValueError(
-                "LoRA fine-tunes the weights of another run. Received: "
-                f"lora_rank={self.lora_rank}, initial_run=None. Name that run "
-                "as `initial_run`, or leave out `lora_rank`."
-            )
+        for name in ("teacher_weight", "lora_rank"):
+            value = getattr(self, name)
+            if value and self.initial_run is None:
+                raise ValueError(
+                    f"With `{name}` a run needs the weights of another one. "
+                    f"Received: {name}={value}, initial_run=None. Name that "
+                    f"run as `initial_run`, or leave out `{name}`."
+                )
         for name in ("global_clipnorm", "patience", "save_every_minutes"):
             value = getattr(self, name)
             check_field(self, name, value is None or value > 0, "positive")

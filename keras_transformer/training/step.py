@@ -47,9 +47,9 @@ def make_training_step(
 
     Returns:
         A function that takes the next batch, see `data.batches`, and returns
-        sums over all replicas: `loss`, which is minimised and has R-Drop's
-        part; `nll` of the real target tokens; `tokens`, their number; and
-        `stop_requests`, the vectors that the workers passed.
+        sums over all replicas: `loss`, which is minimised and has the parts of
+        R-Drop and of the teacher; `nll` of the real target tokens; `tokens`,
+        their number; and `stop_requests`, the vectors that the workers passed.
     """
 
     def update(batch, stop_requests):
@@ -137,6 +137,7 @@ def _gradients(
     """Returns dense gradients of every trainable variable, and the sums."""
     if teacher:
         predicted, its_table, *_ = _without_dropout(teacher, part)
+        its_table = tf.cast(its_table, predicted.dtype)
         teacher = TeacherTokens(predicted[0], its_table, teacher_weight)
     variables = [v.value for v in model.trainable_variables]
     passes = 2 if r_drop else 1
