@@ -34,8 +34,8 @@ of each word piece it also learns the teacher's whole distribution.
     FOLDER/corpus-student/, FOLDER/student/
 
 Promise: on Multi30k the BLEU that README gives, in two and a half hours on two
-cores; the test does it in miniature. The student's BLEU is not measured to the
-end (docs/laboratory_notes.md).
+cores; the test does it in miniature. The student takes two hours more, and has
+41.27 after 7,481 of its 10,500 steps (docs/results.md).
 """
 
 import argparse
