@@ -190,8 +190,8 @@ def _add_in_place(dense, gradient):
 
 def _losses(model, part, label_smoothing):
     """Returns the sums over the real tokens of a part, without dropout."""
-    tokens = _without_dropout(model, part)
-    result = token_losses(*tokens, label_smoothing)
+    features, table, labels, weights = _without_dropout(model, part)
+    result = token_losses(features, table, labels, weights, label_smoothing)
     return _sums(result["loss"], result["nll"])
 
 
