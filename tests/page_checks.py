@@ -804,7 +804,6 @@ def test_axe_finds_nothing(open_page, state, theme, size):
     assert not found.response["violations"], found.generate_report()
 
 
-@pytest.mark.skipif(not SCREENSHOTS, reason="SCREENSHOTS is not set")
 @pytest.mark.parametrize(
     ("name", "theme", "size"),
     [
@@ -814,15 +813,15 @@ def test_axe_finds_nothing(open_page, state, theme, size):
         ("phone", "light", PHONE),
     ],
 )
-def test_screenshots(open_page, name, theme, size):
+def test_screenshots(open_page, tmp_path, name, theme, size):
     page = open_page(SENTENCE, size=size, color_scheme=theme)
     if name == "heat-map":
         show_heat_map(page)
     else:
-        page.locator("[aria-label='Words of the translation'] .word").nth(
-            7
-        ).hover()
+        words = page.locator("[aria-label='Words of the translation'] .word")
+        words.nth(7).hover()
+        expect(words.nth(7)).to_contain_class("current")
     page.wait_for_timeout(400)
-    page.screenshot(
-        path=pathlib.Path(SCREENSHOTS) / f"{name}.png", full_page=True
-    )
+    assert_no_horizontal_scroll(page)
+    path = pathlib.Path(SCREENSHOTS or tmp_path, f"{name}.png")
+    page.screenshot(path=path, full_page=True)

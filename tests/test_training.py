@@ -450,19 +450,22 @@ def test_an_initial_run_may_have_another_depth(run, recipe, tmp_path):
 
 @pytest.mark.usefixtures("unscored")
 def test_a_run_keeps_its_teacher(run, recipe, tmp_path):
-    """It resumes without the teacher's run, and ends as if not stopped."""
+    """It resumes without the teacher's run and ends as if not stopped; without
+    a teacher it learns something else."""
     initial = tmp_path / "initial"
     shutil.copytree(run.folder, initial)
     taught = dataclasses.replace(
         recipe, initial_run=str(initial), teacher_weight=0.5
     )
-    for name in ("whole", "stopped"):
-        start_run(tmp_path / name, None, taught, num_decoder_layers=2)
+    untaught = dataclasses.replace(taught, teacher_weight=0.0)
+    for name in ("whole", "stopped", "untaught"):
+        recipe = untaught if name == "untaught" else taught
+        start_run(tmp_path / name, None, recipe, num_decoder_layers=2)
     shutil.rmtree(initial)
     train(open_run(tmp_path / "stopped"), 2, verbose=0)
     weights = {
         name: train(open_run(tmp_path / name), 4, verbose=0).get_weights()
-        for name in ("whole", "stopped")
+        for name in ("whole", "stopped", "untaught")
     }
     teacher = load_teacher(open_run(tmp_path / "whole"))
     for found, value in zip(
@@ -471,6 +474,8 @@ def test_a_run_keeps_its_teacher(run, recipe, tmp_path):
         np.testing.assert_array_equal(found, value)
     for one, other in zip(weights["whole"], weights["stopped"], strict=True):
         np.testing.assert_array_equal(one, other)
+    assert not (tmp_path / "untaught" / "teacher").exists()
+    assert np.abs(weights["whole"][0] - weights["untaught"][0]).max() > 1e-6
 
 
 def test_a_teacher_needs_an_initial_run(recipe):

@@ -239,10 +239,10 @@ assert len(translations) == len(lines)
 # (LoRA) and nothing else: checkpoints and the optimizer's memory are then a small
 # part of what they are otherwise. The number of layers then has to stay. The result is exported like any other run.
 #
-# A model of few layers learns more from one of many than from references alone. With
-# `--teacher-weight 0.5`, half of each target is the distribution that the initial run
-# predicts there, and half is the label. `examples/distillation.py` does this, after it
-# has translated the training sources by the initial run.
+# A model of few layers can learn from one of many. With `--teacher-weight 0.5`, half of
+# each target is the distribution that the initial run predicts there, and half is the
+# label. `examples/distillation.py` does this, after it has translated the training
+# sources by the initial run.
 #
 # Next: [stop and resume a run](stop_and_resume.py),
 # [train on several devices](several_devices.py), or

@@ -135,10 +135,7 @@ def _gradients(
     teacher_weight=0.0,
 ):
     """Returns dense gradients of every trainable variable, and the sums."""
-    if teacher:
-        predicted, its_table, *_ = _without_dropout(teacher, part)
-        its_table = tf.cast(its_table, predicted.dtype)
-        teacher = TeacherTokens(predicted[0], its_table, teacher_weight)
+    predicted = teacher and _predictions(teacher, part, teacher_weight)
     variables = [v.value for v in model.trainable_variables]
     passes = 2 if r_drop else 1
     inputs = {
@@ -163,7 +160,7 @@ def _gradients(
             label_smoothing,
             r_drop,
             projection.trainable,
-            teacher,
+            predicted,
         )
     *gradients, d_table = tape.gradient(
         total,
@@ -193,6 +190,11 @@ def _losses(model, part, label_smoothing):
     features, table, labels, weights = _without_dropout(model, part)
     result = token_losses(features, table, labels, weights, label_smoothing)
     return _sums(result["loss"], result["nll"])
+
+
+def _predictions(teacher, part, weight):
+    features, table, *_ = _without_dropout(teacher, part)
+    return TeacherTokens(features[0], tf.cast(table, features.dtype), weight)
 
 
 def _without_dropout(model, part):
