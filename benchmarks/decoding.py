@@ -281,10 +281,11 @@ def products(folder, fixed, threads, dtype="float32"):
     def step(index, x):
         for layer in weights["decoder"]:
             for name in ("self", "self_output", "query", "cross_output"):
-                x = linear(x, layer[name])[:, -width:]
-            x = linear(linear(x, layer["inner"]), layer["outer"])
-        logits = linear(x, weights["projection"])
-        return index + 1, tf.tanh(x + logits[:, -width:])
+                x = linear(x, layer[name], width)
+            x = linear(x, layer["inner"], model.config.d_ff)
+            x = linear(x, layer["outer"], width)
+        logits = linear(x, weights["projection"], width)
+        return index + 1, tf.tanh(x + logits)
 
     @tf.function(
         input_signature=[tf.TensorSpec([None, width], dtype)], autograph=False

@@ -21,7 +21,11 @@ from training_steps import SHAPES
 
 
 def as_exported(layers, weights):
-    pass
+    """No alternative: with the columns of zeros that `widened` adds."""
+
+
+def plain(layers, weights):
+    """Without those columns, as the other alternatives are, too."""
 
 
 def panels(layers, weights, width=64):
@@ -66,6 +70,7 @@ VARIANTS = {
     function.__name__: function
     for function in (
         as_exported,
+        plain,
         panels,
         transposed_table,
     )
@@ -96,12 +101,15 @@ def work(name, setting, shape, dtype):
 
     from keras_transformer import Transformer, beam_search
     from keras_transformer.config import END
-    from keras_transformer.inference import fast_layers
+    from keras_transformer.inference import fast_layers, fast_weights
     from keras_transformer.inference.fast_model import InferenceModel
-    from keras_transformer.inference.fast_weights import inference_weights
 
+    if name != "as_exported":
+        fast_weights.MORE_COLUMNS = 0
     size = SHAPES[shape]
-    weights = inference_weights(Transformer(size.config()), dtype, [END])
+    weights = fast_weights.inference_weights(
+        Transformer(size.config()), dtype, [END]
+    )
     VARIANTS[name](fast_layers, weights)
     model = InferenceModel(size.config(), weights)
     ids = tf.TensorSpec([None, None], tf.int32)

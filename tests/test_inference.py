@@ -29,6 +29,14 @@ CONFIGS = [
     {"attention_window": 2, "norm_first": True},
     {"attention_window": 6},
 ]
+# Of this one each matrix gets columns of zeros, see `widened`.
+WIDE = {
+    "vocab_size": 512,
+    "num_layers": 1,
+    "d_model": 512,
+    "d_ff": 512,
+    "use_logits_bias": True,
+}
 SHAPE = {"vocab_size", "num_layers", "d_model", "num_heads", "d_ff"}
 IN_TRAINING = {
     "dropout_rate",
@@ -108,6 +116,29 @@ def test_hundreds_of_rows_give_the_logits_of_the_model():
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+def test_widened_matrices_give_the_logits_of_the_model():
+    for found, expected in logits_along_random_beams(
+        random_model(**WIDE), "float32"
+    ):
+        # Sums of 512 numbers round more than sums of 26.
+        np.testing.assert_allclose(found, expected, atol=5e-4)
+
+
+def test_matrices_that_would_be_slow_are_widened():
+    def columns(dtype):
+        weights = inference_weights(random_model(**WIDE), dtype)
+        layers = [*weights["encoder"], *weights["decoder"]]
+        parts = [part for layer in layers for part in layer.values()]
+        return {
+            part["kernel"].shape[1]
+            for part in [*parts, weights["projection"]]
+            if "kernel" in part
+        }
+
+    assert columns("float32") == {512 + 16, 2 * 512 + 16, 3 * 512 + 16}
+    assert columns("bfloat16") == {512, 2 * 512, 3 * 512}
+
+
 def test_bfloat16_logits_are_close():
     for found, expected in logits_along_random_beams(
         random_model(), "bfloat16"
@@ -170,7 +201,7 @@ def test_a_search_finds_the_same_with_the_keras_model(beam_size, config):
     np.testing.assert_allclose(found_scores, scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("config", [{}, {"attention_window": 2}], ids=str)
+@pytest.mark.parametrize("config", [{}, {"attention_window": 2}, WIDE], ids=str)
 def test_a_known_target_is_scored_in_one_pass(config):
     """Its log-probabilities are those of the Keras model, and 0 at padding."""
     model = random_model(**config)
@@ -182,7 +213,9 @@ def test_a_known_target_is_scored_in_one_pass(config):
     every = keras.ops.log_softmax(logits).numpy()
     expected = np.take_along_axis(every, target[..., None], axis=2)[..., 0]
     np.testing.assert_allclose(found, expected * (target != 0), atol=2e-5)
-    assert [x.shape for x in attention] == [(2, 2, 4, 5)] * 2
+    assert [x.shape for x in attention] == [
+        (2, 2, 4, 5)
+    ] * model.config.num_layers
     for weights in attention:
         np.testing.assert_allclose(
             tf.reduce_sum(weights, axis=-1), 1, atol=1e-6

@@ -30,6 +30,7 @@ class BlockwiseModel(InferenceModel):
     @property
     def block_size(self) -> int:
         """Returns k, the number of tokens of a block."""
+        # Columns that `widened` adds are fewer than D, which is 128 or more.
         width = self.weights["proposals"]["start"]["kernel"].shape[1]
         return 1 + width // self.config.d_model
 
@@ -156,8 +157,9 @@ class BlockwiseModel(InferenceModel):
         """
         layer = self.weights["proposals"]
         following = tf.gather(self.weights["target"]["table"], tokens)
-        change = linear(tf.concat([x, following], axis=1), layer["start"])
         shape = [-1, self.block_size - 1, self.config.d_model]
+        both = tf.concat([x, following], axis=1)
+        change = linear(both, layer["start"], shape[1] * shape[2])
         x = x[:, None] + tf.reshape(tf.cast(change, tf.float32), shape)
         x = tf.reshape(x, [-1, self.config.d_model])
         x = self._sublayer(

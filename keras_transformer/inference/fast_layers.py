@@ -24,7 +24,7 @@ def embed(
         x = tf.gather(weights["table"], x)
     else:
         shape = tf.concat([tf.shape(x)[:2], [config.d_model]], 0)
-        x = linear(tf.reshape(x, [-1, x.shape[-1]]), weights)
+        x = linear(tf.reshape(x, [-1, x.shape[-1]]), weights, config.d_model)
         x = tf.reshape(tf.cast(x, tf.float32), shape)
     if config.positions == "learned":
         x += tf.gather(weights["positions"], positions)
@@ -34,14 +34,23 @@ def embed(
     return tf.reshape(x, [-1, config.d_model])
 
 
-def linear(x: tf.Tensor, weights: dict[str, tf.Tensor]) -> tf.Tensor:
+def linear(
+    x: tf.Tensor, weights: dict[str, tf.Tensor], width: int
+) -> tf.Tensor:
     """Applies a layer of `inference_weights` to rows `(n, D_in)`.
+
+    Args:
+        x: the rows.
+        weights: `kernel` and, if there is one, `bias`.
+        width: D_out; the matrix may have more columns.
 
     Returns:
         Rows `(n, D_out)`.
     """
     x = product(x, weights["kernel"])
-    return tf.nn.bias_add(x, weights["bias"]) if "bias" in weights else x
+    if "bias" in weights:
+        x = tf.nn.bias_add(x, weights["bias"])
+    return x if x.shape[-1] == width else x[:, :width]
 
 
 def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -50,7 +59,10 @@ def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def cross_entropy(
-    x: tf.Tensor, target: tf.Tensor, projection: dict[str, tf.Tensor]
+    x: tf.Tensor,
+    target: tf.Tensor,
+    projection: dict[str, tf.Tensor],
+    vocab_size: int,
 ) -> tf.Tensor:
     """Returns the cross-entropy `(B, T)` of ids, float32.
 
@@ -60,12 +72,15 @@ def cross_entropy(
         x: the decoder's output `(B, T, D)`.
         target: ids `(B, T)`.
         projection: `kernel` `(D, V)` and, if there is one, `logits_bias`.
+        vocab_size: V; the matrix may have more columns.
     """
+    # The bias of the projection bars ids, which a given target may contain.
+    layer = {"kernel": projection["kernel"]}
+    if "logits_bias" in projection:
+        layer["bias"] = projection["logits_bias"]
 
     def add_row(i, losses):
-        logits = product(x[i], projection["kernel"])
-        if "logits_bias" in projection:
-            logits = tf.nn.bias_add(logits, projection["logits_bias"])
+        logits = linear(x[i], layer, vocab_size)
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
             target[i], tf.cast(logits, tf.float32)
         )

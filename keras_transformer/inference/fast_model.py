@@ -199,7 +199,9 @@ class InferenceModel:
         x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
         x = tf.reshape(x, [batch, length, self.config.d_model])
         # Here no id is barred, since the target is given.
-        losses = cross_entropy(x, target, self.weights["projection"])
+        losses = cross_entropy(
+            x, target, self.weights["projection"], self.config.vocab_size
+        )
         real = tf.cast(tf.not_equal(target, PAD), tf.float32)
         return -losses * real, attention
 
@@ -272,24 +274,25 @@ class InferenceModel:
             `(B·n, H·K)`, and the weights `(B, H, n, S)`.
         """
         attention_bias = memory["attention_bias"]
-        queries = self._split_heads(
-            linear(h, layer["query"]), tf.shape(attention_bias)[0], self.key_dim
-        )
+        batch = tf.shape(attention_bias)[0]
+        h = linear(h, layer["query"], self.config.num_heads * self.key_dim)
+        queries = self._split_heads(h, batch, self.key_dim)
         keys, values = memory["heads"][i]
         return self._attend(queries, keys, values, attention_bias)
 
     def _logits(self, x, memory):
         """Returns float32 logits `(B·K, V)` of rows `(B·K, D)`."""
-        return tf.cast(linear(x, self.weights["projection"]), tf.float32)
+        x = linear(x, self.weights["projection"], self.config.vocab_size)
+        return tf.cast(x, tf.float32)
 
     def _project(self, x, weights, batch, num_queries):
         """Projects to queries (0 or 1 tensor), keys and values, by head."""
         widths = [self.key_dim] * (num_queries + 1) + [self.value_dim]
-        x = linear(x, weights)
+        sizes = [self.config.num_heads * width for width in widths]
+        x = linear(x, weights, sum(sizes))
         if self.key_dim == self.value_dim:  # all heads at once
             x = self._split_heads(x, batch, self.key_dim)
             return tuple(tf.split(x, len(widths), axis=1))
-        sizes = [self.config.num_heads * width for width in widths]
         parts = tf.split(x, sizes, axis=1)
         return tuple(
             self._split_heads(part, batch, width)
@@ -322,19 +325,19 @@ class InferenceModel:
         return tf.reshape(x, [-1, width]), weights
 
     def _sublayer(self, x, layer, norm, output, function):
+        width = self.config.d_model
         return self._residual(
-            x, layer[norm], lambda h: linear(function(h), layer[output])
+            x, layer[norm], lambda h: linear(function(h), layer[output], width)
         )
 
     def _feed_forward(self, x, layer):
         activation = keras.activations.get(self.config.activation)
-        return self._residual(
-            x,
-            layer["feed_forward_norm"],
-            lambda h: linear(
-                activation(linear(h, layer["inner"])), layer["outer"]
-            ),
-        )
+
+        def feed_forward(h):
+            h = activation(linear(h, layer["inner"], self.config.d_ff))
+            return linear(h, layer["outer"], self.config.d_model)
+
+        return self._residual(x, layer["feed_forward_norm"], feed_forward)
 
     def _residual(self, x, norm, function):
         if self.config.norm_first:
