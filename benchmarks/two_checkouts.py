@@ -128,9 +128,7 @@ def compare(name, commands, question, rounds):
     )
 
 
-def main(other, setting, rounds):
-    set_up(setting)
-    checkouts = {"here": str(HERE), "there": str(pathlib.Path(other).resolve())}
+def compare_training(checkouts, rounds):
     for shape, steps in (("tiny", 10), ("base", 2)):
         for dtype in ("float32", "bfloat16"):
             commands = {
@@ -138,6 +136,9 @@ def main(other, setting, rounds):
                 for who, path in checkouts.items()
             }
             compare(f"training, {shape}, {dtype}", commands, steps, rounds)
+
+
+def compare_translation(checkouts, rounds):
     with tempfile.TemporaryDirectory() as folder:
         commands = {}
         run_of = str(pathlib.Path(folder, "trained"))
@@ -149,6 +150,16 @@ def main(other, setting, rounds):
         for batch_size in (1, 32):
             name = f"translation, {batch_size} at a time"
             compare(name, commands, batch_size, rounds)
+
+
+PARTS = {"training": compare_training, "translation": compare_translation}
+
+
+def main(other, setting, parts, rounds):
+    set_up(setting)
+    checkouts = {"here": str(HERE), "there": str(pathlib.Path(other).resolve())}
+    for part in parts:
+        PARTS[part](checkouts, rounds)
 
 
 if __name__ == "__main__":
@@ -163,6 +174,9 @@ if __name__ == "__main__":
         parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
         parser.add_argument("other", help="folder of the other checkout")
         parser.add_argument("--setting", choices=SETTINGS, default="native")
+        parser.add_argument(
+            "--part", nargs="+", choices=PARTS, default=list(PARTS)
+        )
         parser.add_argument("--rounds", type=int, default=7)
         options = parser.parse_args()
-        main(options.other, options.setting, options.rounds)
+        main(options.other, options.setting, options.part, options.rounds)
