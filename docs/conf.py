@@ -33,6 +33,7 @@ nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_output_stderr = "remove"
 nb_merge_streams = True
+HIDDEN = {"remove-cell", "remove-output"}  # tags of cells without outputs
 
 
 def signature_of_init(app, what, name, obj, options, signature, returns):
@@ -61,6 +62,19 @@ def add_download_link(app, doctree):
     title.parent.insert(title.parent.index(title) + 1, paragraph)
 
 
+def shown_outputs(cell):
+    """Returns what the page of a guide shows of a cell's outputs.
+
+    myst-nb has merged all that a cell printed into the first output, and has
+    left the others as they were.
+    """
+    if HIDDEN & set(cell["metadata"].get("tags", [])):
+        return []
+    outputs = [x for x in cell["outputs"] if x.get("name") != "stderr"]
+    printed = [i for i, x in enumerate(outputs) if x.get("name") == "stdout"]
+    return [x for i, x in enumerate(outputs) if i not in printed[1:]]
+
+
 def write_notebooks(app, exception):
     """Copies the executed notebooks of the guides next to their pages."""
     if exception or app.builder.format != "html":
@@ -78,11 +92,7 @@ def write_notebooks(app, exception):
         }
         for cell in notebook["cells"]:
             if "outputs" in cell:
-                cell["outputs"] = [
-                    output
-                    for output in cell["outputs"]
-                    if output.get("name") != "stderr"
-                ]
+                cell["outputs"] = shown_outputs(cell)
         path = pathlib.Path(app.outdir, "guides", path.name)
         path.write_text(json.dumps(notebook, indent=1), "utf-8")
 

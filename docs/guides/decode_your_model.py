@@ -288,7 +288,9 @@ source = np.array([[7, 5, 9, 0], [8, 6, 0, 0]])
 labels = np.array([[10, 11, END, 0], [12, 13, 14, END]])
 target = np.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=START)
 model.compile(keras.optimizers.Adam(0.01), LabelSmoothedCrossEntropy())
-model.fit({"source": source, "target": target}, labels, epochs=60, verbose=0)
+history = model.fit(
+    {"source": source, "target": target}, labels, epochs=60, verbose=0
+)
 
 # %% [markdown]
 # Build the step function from the methods `encode`, `project_memory`,
