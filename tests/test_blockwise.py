@@ -53,6 +53,8 @@ CONFIGS = pytest.mark.parametrize(
         {"norm_first": True, "positions": "learned", "max_length": 17},
         {"attention_window": 6, "positions": None, "use_bias": False},
         {"positions": "sinusoidal_halves", "key_dim": 5, "value_dim": 7},
+        # Proposes 4 tokens by a matrix (256, 512), which `widened` widens.
+        {"d_model": 128},
     ],
     ids=str,
 )
