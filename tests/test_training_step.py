@@ -48,7 +48,7 @@ def one_part(**cut):
 @pytest.mark.parametrize("tokens", [0, 1, 7, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("r_drop", [0.0, 3.0])
-@pytest.mark.parametrize("teacher_weight", [0.0, 0.3])
+@pytest.mark.parametrize("teacher_weight", [0.0, 0.3, 1.0])
 def test_the_projection_loss_equals_the_loss_of_the_logits(
     tokens, label_smoothing, r_drop, teacher_weight
 ):
