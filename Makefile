@@ -34,7 +34,8 @@ test-jax: .venv/dev runs/outputs.npz  ## the conformance suite on JAX
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	    XLA_FLAGS=--xla_cpu_use_fusion_emitters=false \
 	    KERAS_BACKEND=jax REFERENCE_OUTPUTS=runs/outputs.npz \
-	    $(BIN)/python -m pytest -n 2 $(ON_EACH_BACKEND)
+	    $(BIN)/python -m pytest -n 2 $(ON_EACH_BACKEND) \
+	    tests/side_by_side_checks.py
 
 # No TensorFlow is installed beside it. One thread, since all is small.
 test-torch: .venv-torch/done runs/outputs.npz  ## the same on PyTorch

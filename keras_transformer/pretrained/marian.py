@@ -4,7 +4,6 @@ A run that was imported is exported, scored and fine-tuned like one that was
 trained here.
 """
 
-import dataclasses
 import os
 import pathlib
 import re
@@ -26,9 +25,9 @@ from keras_transformer.pretrained.marian_weights import (
     our_weights,
     tables,
 )
-from keras_transformer.training import checkpoints
+from keras_transformer.training.models import write_trained
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.run import MODEL_CARD, Run, write_run
+from keras_transformer.training.run import MODEL_CARD, Run
 
 ACTIVATIONS = {
     "swish": "silu",
@@ -111,13 +110,8 @@ def _write(checkpoint: Checkpoint, folder, aside) -> Run:
         shared_vocabulary=config.shared_vocabulary,
     )
     run = Run(folder, config, recipe, source, target, "", checkpoint.search)
-    write_run(run, aside)
-    written = dataclasses.replace(run, folder=aside)
-    checkpoints.write(
-        written.weights,
-        our_weights(checkpoint.weights, config, *rows),
-        {"chosen": "imported", "val_bleu": None, "run": written.digest},
-    )
+    weights = our_weights(checkpoint.weights, config, *rows)
+    write_trained(run, aside, weights, "imported")
     return run
 
 

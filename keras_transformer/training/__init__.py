@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     )
     from keras_transformer.training.models import load_model as load_model
     from keras_transformer.training.models import make_model as make_model
+    from keras_transformer.training.models import run_of_model as run_of_model
     from keras_transformer.training.new_run import start_run as start_run
     from keras_transformer.training.proposals import (
         learn_proposals as learn_proposals,
@@ -35,6 +36,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "load_model": "models",
         "make_model": "models",
         "open_run": "run",
+        "run_of_model": "models",
         "start_run": "new_run",
         "train": "train_run",
     },

@@ -1,18 +1,24 @@
 """The models of a run: the new one that is trained, and the trained one."""
 
+import dataclasses
 import hashlib
+import os
 import pathlib
 
 import keras
+import numpy as np
 
+from keras_transformer.atomic_files import folder_aside
 from keras_transformer.config import TransformerConfig
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.model import Transformer
 from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.schedule import TransformerSchedule
 from keras_transformer.training import checkpoints, lora
 from keras_transformer.training.adam import Adam
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.run import Run
+from keras_transformer.training.run import Run, write_run
 
 TEACHER = "teacher"  # folder in that of a run
 
@@ -93,6 +99,131 @@ def load_model(run: Run) -> Transformer:
     else:
         checkpoints.restore_newest(run.checkpoints, model, with_optimizer=False)
     return model
+
+
+def run_of_model(
+    model: Transformer,
+    folder: str | os.PathLike,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
+    source: str = "en",
+    target: str = "de",
+    search: SearchSettings | None = None,
+) -> Run:
+    """Makes a run of a model that was trained in another way, such as by `fit`
+    or on another backend.
+
+    It is exported, scored and fine-tuned like a run that was trained here.
+
+    Example:
+
+    >>> from keras_transformer.training import load_model, open_run
+    >>> demo = open_run("runs/demo")
+    >>> model = load_model(demo)  # stands for yours
+    >>> run = run_of_model(model, "runs/mine", demo.source_tokenizer)
+    >>> load_model(run).count_params() == model.count_params()
+    True
+
+    Args:
+        model: a trained `Transformer` from ids to ids.
+        folder: folder of the new run, which must not exist.
+        source_tokenizer: the vocabulary of the sources, a `Tokenizer`.
+        target_tokenizer: that of the translations. Defaults to `None`, a
+            shared vocabulary.
+        source, target: the languages. Default to "en" and "de".
+        search: how translations are searched. Defaults to the paper's search.
+
+    Returns:
+        The `Run`.
+
+    Raises:
+        ValueError: if the folder exists, if the model is no `Transformer`,
+            reads vectors or has LoRA enabled, if a weight is not finite, or if
+            a vocabulary is not as large as the model's.
+    """
+    if not isinstance(model, Transformer):
+        raise ValueError(
+            "A run's model is a `Transformer`. Received: "
+            f"model={model!r}. Search another one by `beam_search`."
+        )
+    folder, config = pathlib.Path(folder), model.config
+    if folder.exists():
+        raise ValueError(
+            "The folder of a new run must not exist. Received: "
+            f"{str(folder)!r}. Name another."
+        )
+    if config.source_features is not None:
+        raise ValueError(
+            "A run translates text. Received: a model with "
+            f"source_features={config.source_features}, which reads vectors. "
+            "Search it by `beam_search` instead."
+        )
+    is_shared = target_tokenizer is None
+    if is_shared != config.shared_vocabulary:
+        raise ValueError(
+            "A model with a shared vocabulary needs one tokenizer, and one "
+            "with two vocabularies two. Received: shared_vocabulary="
+            f"{config.shared_vocabulary}, target_tokenizer={target_tokenizer}"
+        )
+    target_tokenizer = target_tokenizer or source_tokenizer
+    for side, tokenizer, size in (
+        ("source", source_tokenizer, config.source_vocab_size),
+        ("target", target_tokenizer, config.vocab_size),
+    ):
+        if size not in (None, tokenizer.vocab_size):
+            raise ValueError(
+                f"The {side} vocabulary must be the one that the model was "
+                f"trained with. Received: {tokenizer.vocab_size:,} pieces, "
+                f"and a model of {size:,}."
+            )
+    arrays = {}
+    for name, weight in checkpoints.weights_of(model).items():
+        value = keras.ops.convert_to_numpy(weight).astype("float32")
+        if "/lora_kernel_" in name or not np.isfinite(value).all():
+            raise ValueError(
+                "The weights of a run must be finite and without factors of "
+                f"LoRA. Received: {name}. Add these factors to their matrices."
+            )
+        arrays[f"weights/{name}"] = value
+    recipe = Recipe(
+        corpus="",  # it is not trained on any
+        source=source,
+        target=target,
+        vocab_size=target_tokenizer.vocab_size,
+        shared_vocabulary=is_shared,
+    )
+    run = Run(
+        folder,
+        config,
+        recipe,
+        source_tokenizer,
+        target_tokenizer,
+        "",
+        search or SearchSettings(),
+    )
+    with folder_aside(folder) as aside:
+        write_trained(run, aside, arrays, "as it was given")
+    return run
+
+
+def write_trained(
+    run: Run,
+    folder: pathlib.Path,
+    arrays: dict[str, np.ndarray],
+    chosen: str,
+):
+    """Writes a run and its chosen weights to a folder, without a training.
+
+    Args:
+        run: the run.
+        folder: where it is written first, if not to its own folder.
+        arrays: of each weight, by the names of `checkpoints`.
+        chosen: what `weights.npz` says of where they come from.
+    """
+    write_run(run, folder)
+    written = dataclasses.replace(run, folder=folder)
+    metadata = {"chosen": chosen, "val_bleu": None, "run": written.digest}
+    checkpoints.write(written.weights, arrays, metadata)
 
 
 def write_teacher(folder: pathlib.Path, model: Transformer):
