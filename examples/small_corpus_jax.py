@@ -27,8 +27,6 @@ in docs/results.md; the test does it in miniature.
 """
 
 import argparse
-import gzip
-import io
 import itertools
 import json
 import multiprocessing
@@ -40,7 +38,8 @@ import sacrebleu
 import sentencepiece
 
 from keras_transformer import TransformerConfig
-from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.data import load_pairs
+from keras_transformer.data.byte_pairs import learn_byte_pairs
 
 VOCAB_SIZE = 6000
 SHAPE = {"d_model": 192, "num_heads": 6, "d_ff": 512, "norm_first": True}
@@ -90,7 +89,7 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     # Processes are forked before JAX has threads, which would not be copied.
     with multiprocessing.get_context("fork").Pool() as pool:
-        vocabulary = learn_vocabulary(itertools.chain(*pairs), vocab_size)
+        vocabulary = learn_byte_pairs(itertools.chain(*pairs), vocab_size)
         (folder / "vocabulary.model").write_bytes(vocabulary)
         pieces = sentencepiece.SentencePieceProcessor(model_proto=vocabulary)
 
@@ -217,28 +216,6 @@ def enlarged(pairs, made, log):
     return [*pairs, *new]
 
 
-def learn_vocabulary(lines, vocab_size):
-    """Learns a byte-pair encoding, as `keras_transformer.data` does, which
-    needs TensorFlow."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=vocab_size,
-        character_coverage=0.9999,
-        byte_fallback=True,
-        split_digits=True,
-        normalization_rule_name="identity",
-        pad_id=PAD,
-        unk_id=UNKNOWN,
-        bos_id=START,
-        eos_id=END,
-        minloglevel=2,
-    )
-    return model.getvalue()
-
-
 def make_run(folder, run, source="en", target="de"):
     """Makes a run of a student, which `keras-transformer export` takes."""
     from keras_transformer.data import Tokenizer
@@ -251,19 +228,6 @@ def make_run(folder, run, source="en", target="de"):
     return run_of_model(
         model, run, tokenizer, source=source, target=target, search=search
     )
-
-
-def read(corpus, split, languages):
-    """Returns the pairs of a split, from text files or their `.gz`."""
-    sides = []
-    for language in languages:
-        path = corpus / f"{split}.{language}"
-        if path.exists():
-            sides.append(path.read_text("utf-8"))
-        else:
-            packed = path.with_name(f"{path.name}.gz")
-            sides.append(gzip.decompress(packed.read_bytes()).decode())
-    return list(zip(*(side.splitlines() for side in sides), strict=True))
 
 
 def clock():
@@ -280,7 +244,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("corpus", type=pathlib.Path, help="or FOLDER")
+    parser.add_argument("corpus", help="a folder, or tfds:NAME; or FOLDER")
     parser.add_argument("folder", type=pathlib.Path, help="or RUN")
     parser.add_argument("--run", action="store_true", help="make a run")
     parser.add_argument("--train", default="train")
@@ -291,10 +255,13 @@ if __name__ == "__main__":
     options = parser.parse_args()
     languages = options.source, options.target
     if options.run:
-        make_run(options.corpus, options.folder, *languages)
+        make_run(pathlib.Path(options.corpus), options.folder, *languages)
     else:
-        train, validation = (
-            read(options.corpus, split, languages)
+        splits = [
+            load_pairs(options.corpus, split, *languages)
             for split in (options.train, options.validation)
+        ]
+        pairs, validation = (
+            list(zip(x.source, x.target, strict=True)) for x in splits
         )
-        main(train, validation, options.folder, options.tokenize)
+        main(pairs, validation, options.folder, options.tokenize)

@@ -20,6 +20,7 @@ from keras_transformer import (
     TransformerSchedule,
 )
 from keras_transformer.config import END, PAD, START
+from keras_transformer.data.byte_pairs import learn_byte_pairs
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 PAIRS = [
@@ -44,11 +45,9 @@ def example():
 
 @pytest.fixture(scope="module")
 def pieces():
-    learn = importlib.import_module("small_corpus_jax").learn_vocabulary
     lines = [line for pair in PAIRS for line in pair]
-    return sentencepiece.SentencePieceProcessor(
-        model_proto=learn(lines, VOCABULARY)
-    )
+    model = learn_byte_pairs(lines, VOCABULARY)
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
 def make_team(example, pieces, seed=1, steps=3, beam_size=2, **options):

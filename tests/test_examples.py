@@ -334,7 +334,8 @@ def small(stage, steps):
 
 example.STUDENT[1]["num_encoder_layers"] = 2
 folder = pathlib.Path(sys.argv[1])
-pairs = example.read(folder, "train", ("en", "de"))
+pairs = example.load_pairs(folder, "train", "en", "de")
+pairs = list(zip(pairs.source, pairs.target))
 stages = [small(example.BOTH, 120), small(example.FINAL, 80)]
 stages += [small(example.STUDENT, 30)]  # so few that it makes mistakes
 shape = {"d_model": 34, "num_heads": 2, "d_ff": 41}

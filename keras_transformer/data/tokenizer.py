@@ -1,6 +1,5 @@
 """Word pieces: byte-pair encoding with SentencePiece, in TensorFlow graphs."""
 
-import io
 import re
 from collections.abc import Iterable
 
@@ -10,6 +9,7 @@ import tensorflow_text as tf_text
 
 from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.data import sentencepiece_file
+from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.data.sentencepiece_file import TAG, is_line_break
 
 # Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
@@ -46,45 +46,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
         ValueError: if the text has too little variety for `vocab_size` pieces,
             or if `vocab_size` is too small for the characters of the text.
     """
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=vocab_size,
-            character_coverage=0.9999,
-            byte_fallback=True,
-            split_digits=True,
-            normalization_rule_name="identity",
-            max_sentence_length=2**30,  # longer lines would be left out
-            pad_id=PAD,
-            unk_id=UNKNOWN,
-            bos_id=START,
-            eos_id=END,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise ValueError(
-            f"Cannot learn a vocabulary. Received: vocab_size={vocab_size}"
-            f"{_limit(str(error))}"
-        ) from error
-    return Tokenizer(model.getvalue())
-
-
-def _limit(error):
-    """Returns which vocabularies the text allows, by SentencePiece's error."""
-    if most := re.search(r"Vocabulary size too high .* value <= (\d+)", error):
-        return (
-            ", more word pieces than the text has variety for. Choose at most "
-            f"{most[1]}."
-        )
-    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
-        return (
-            ", too few word pieces for the characters of the text. Choose at "
-            f"least {least[1]}."
-        )
-    return f". SentencePiece says: {error.strip()}"
+    return Tokenizer(learn_byte_pairs(sentences, vocab_size))
 
 
 class Tokenizer:

@@ -1,0 +1,56 @@
+"""The learning of word pieces: byte-pair encoding with SentencePiece.
+
+Importing this module imports neither Keras nor TensorFlow.
+"""
+
+import io
+import re
+from collections.abc import Iterable
+
+import sentencepiece
+
+from keras_transformer.config import END, PAD, START, UNKNOWN
+
+
+def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
+    """Returns a SentencePiece model, see `train_tokenizer`, which makes a
+    `Tokenizer` of it."""
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            character_coverage=0.9999,
+            byte_fallback=True,
+            split_digits=True,
+            normalization_rule_name="identity",
+            max_sentence_length=2**30,  # longer lines would be left out
+            pad_id=PAD,
+            unk_id=UNKNOWN,
+            bos_id=START,
+            eos_id=END,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"Cannot learn a vocabulary. Received: vocab_size={vocab_size}"
+            f"{_limit(str(error))}"
+        ) from error
+    return model.getvalue()
+
+
+def _limit(error):
+    """Returns which vocabularies the text allows, by SentencePiece's error."""
+    if most := re.search(r"Vocabulary size too high .* value <= (\d+)", error):
+        return (
+            ", more word pieces than the text has variety for. Choose at most "
+            f"{most[1]}."
+        )
+    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
+        return (
+            ", too few word pieces for the characters of the text. Choose at "
+            f"least {least[1]}."
+        )
+    return f". SentencePiece says: {error.strip()}"
