@@ -10,6 +10,7 @@ Shapes: M models, B sentences, S source length, T target length, V vocabulary.
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import threading
 import time
 
@@ -22,8 +23,8 @@ from keras_transformer import Transformer, TransformerSchedule, beam_search
 from keras_transformer.config import END, PAD, START
 from keras_transformer.losses import smoothed_cross_entropy, token_weights
 
-# Sentences of up to so many pieces, and how many of them a program takes at
-# once: for each shape there is one program.
+# The keys are lengths in pieces, end token included; the values, how many
+# sentences of up to that length a program takes at once.
 TRAINING = {16: 272, 24: 180, 48: 90}
 SEARCH = {16: 512, 24: 512, 48: 256}
 LONGER = 24  # pieces by which a translation may exceed its S
@@ -72,7 +73,8 @@ class Team:
         seed: of weights, dropout and batches.
         teachers: another team, whose mean distribution is learned besides the
             labels. Then all members get the same batches.
-        shares: for each member, the weight of that distribution.
+        shares: for each member, the weight of that distribution; there may be
+            more.
         together: whether the members translate as one, by their mean
             distribution.
         log: a function that prints values.
@@ -91,7 +93,9 @@ class Team:
     ):
         self.stage, self.pieces, self.log = stage, pieces, log
         self.teachers = teachers
-        self.shares = np.float32(shares or [0] * stage.members)
+        self.shares = np.float32(
+            list(itertools.islice(shares or itertools.repeat(0), stage.members))
+        )
         models = [
             Transformer(
                 config, seed=10_000 * seed + 1000 * i, dtype=stage.dtype
@@ -122,7 +126,16 @@ class Team:
 
     def start_from(self, other):
         """Takes the weights of another team: where its layers are fewer, those
-        of the first ones."""
+        of the first ones.
+
+        Raises:
+            ValueError: if it has another number of members.
+        """
+        if other.stage.members != self.stage.members:
+            raise ValueError(
+                "Teams that follow each other need as many members. Received: "
+                f"{other.stage.members} and {self.stage.members}."
+            )
         variables = other.model.trainable_variables
         theirs = {
             v.path: w for v, w in zip(variables, other.weights, strict=True)
@@ -158,11 +171,19 @@ class Team:
         Args:
             pairs: of a source and a target; longer ones are left out.
             judge: function `(team, step)`, called after each snapshot.
+
+        Raises:
+            ValueError: if all pairs are too long.
         """
         stage = self.stage
         data = _by_length(self.pieces, pairs)
         count = sum(len(source) for source, _ in data.values())
         self.log(f"{count:,} pairs of {len(pairs):,} are short enough")
+        if not data:
+            raise ValueError(
+                f"A side may have {max(TRAINING) - 1} word pieces. Received: "
+                f"{len(pairs)} pairs, all longer. Change `TRAINING`."
+            )
         state = jax.device_put((self.weights, self.fixed, self.slots))
         taught = jax.device_put(self._taught())
         steps = {n: self.steps[n].result() for n in data}
@@ -186,7 +207,6 @@ class Team:
                     judge(self, done)
                 losses, began = [], time.perf_counter()
         self.weights = self.average(stage.averaged)
-        self.slots = None  # a second training would begin anew
 
     def _taught(self):
         teachers = self.teachers
@@ -200,7 +220,7 @@ class Team:
             chosen = []
             for n, (source, _) in data.items():
                 size = TRAINING[n]
-                # The last batch is filled up with rows of other batches.
+                # The last batch is filled up with rows that it or others have.
                 count = -(-len(source) // size) * size
                 rows = np.stack(
                     [
@@ -242,7 +262,6 @@ class Team:
             return weights, fixed, slots, loss
 
         def all_of_them(weights, fixed, slots, taught, shares, source, target):
-            source, target = source.astype("int32"), target.astype("int32")
             inputs = {"source": source, "target": target[..., :-1]}
             expected = None
             if self.teachers:
@@ -255,8 +274,8 @@ class Team:
         rows = (TRAINING[length],)
         if not self.teachers:
             rows = (self.stage.members, *rows)
-        source = np.zeros((*rows, length), "int16")
-        target = np.zeros((*rows, length + 1), "int16")
+        source = np.zeros((*rows, length), "int32")
+        target = np.zeros((*rows, length + 1), "int32")
         step = jax.jit(all_of_them, donate_argnums=(0, 1, 2))
         return step.lower(
             self.weights,
@@ -287,6 +306,8 @@ class Team:
         members = 1 if self.together else self.stage.members
         state = jax.device_put((weights or self.weights, self.fixed))
         ids = self.pieces.encode(list(lines))
+        if cut := sum(len(x) >= max(SEARCH) for x in ids):
+            self.log(f"{cut:,} lines are cut to {max(SEARCH) - 1} word pieces")
         found = np.empty((members, len(lines), self.stage.beam_size), object)
         running, shorter = [], 0
         for n, size in SEARCH.items():
@@ -395,7 +416,7 @@ def _padded(ids, length, rows):
 
 
 def _by_length(pieces, pairs):
-    """Returns the pairs that fit into each length: int16 sources and targets,
+    """Returns the pairs that fit into each length: int32 sources and targets,
     these with a start token."""
     sources, targets = (
         pieces.encode(list(side)) for side in zip(*pairs, strict=True)
@@ -407,7 +428,7 @@ def _by_length(pieces, pairs):
         shorter = n
         if here:
             source, target = (
-                _padded([side[i] for i in here], n, len(here)).astype("int16")
+                _padded([side[i] for i in here], n, len(here))
                 for side in (sources, targets)
             )
             target = np.pad(target, ((0, 0), (1, 0)), constant_values=START)

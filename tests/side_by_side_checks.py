@@ -3,7 +3,9 @@
 Shapes: M = 2 models, B = 3 sentences, S = 17, T = 17, V = 281.
 """
 
+import dataclasses
 import importlib
+import multiprocessing
 import pathlib
 import sys
 
@@ -18,6 +20,7 @@ from keras_transformer import (
     Transformer,
     TransformerConfig,
     TransformerSchedule,
+    beam_search,
 )
 from keras_transformer.config import END, PAD, START
 from keras_transformer.data.byte_pairs import learn_byte_pairs
@@ -37,7 +40,7 @@ def example():
     sys.path.insert(0, str(EXAMPLES))
     side_by_side = importlib.import_module("side_by_side")
     side_by_side.TRAINING = {LENGTH: 3}
-    side_by_side.SEARCH = {LENGTH: 5}
+    side_by_side.SEARCH = {5: 2, LENGTH: 5}
     side_by_side.LONGER = LONGER
     yield side_by_side
     sys.path.remove(str(EXAMPLES))
@@ -50,11 +53,13 @@ def pieces():
     return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
-def make_team(example, pieces, seed=1, steps=3, beam_size=2, **options):
+def make_team(
+    example, pieces, seed=1, steps=3, beam_size=2, layers=1, **options
+):
     config = TransformerConfig.preset(
         "tiny",
         vocab_size=VOCABULARY,
-        num_layers=1,
+        num_layers=layers,
         d_model=22,
         num_heads=2,
         d_ff=31,
@@ -173,6 +178,7 @@ def test_together_they_translate_by_the_mean_of_their_distributions(
     for row, line in zip(source, SOURCES, strict=True):
         ids = [*pieces.encode(line), END]
         row[: len(ids)] = ids
+    # Longer than the search of short lines may be: those end before.
     target = np.full((3, LENGTH + LONGER), PAD)
     target[:, 0] = START
     for i in range(1, LENGTH + LONGER):
@@ -185,12 +191,90 @@ def test_together_they_translate_by_the_mean_of_their_distributions(
     assert len({beam[0] for beam in found}) == 3
 
 
-def test_each_translates_as_it_does_alone(example, pieces):
-    team = make_team(example, pieces)
-    alone = make_team(example, pieces, together=True)
+def test_beams_are_those_of_the_package(example, pieces):
+    team = make_team(example, pieces, steps=40, beam_size=3)
+    team.train(PAIRS)
     found = team.translate(SOURCES)
-    assert [len(beam) for beam in found[0]] == [2, 2, 2]
     assert found[0] != found[1]
-    for i in range(2):
-        alone.weights = [np.stack([w[i], w[i]]) for w in team.weights]
-        assert alone.translate(SOURCES) == [found[i]]
+    for i, beams in enumerate(found):
+        model = member(team, i)
+        for line, beam in zip(SOURCES, beams, strict=True):
+            assert beam == beam_alone(model, line, pieces)
+
+
+def beam_alone(model, line, pieces):
+    source = np.array([[*pieces.encode(line), END]])
+    longest = LONGER + (LENGTH if source.size > 5 else 5)
+    memory = model.project_memory(model.encode(source))
+
+    def step(tokens, cache, index):
+        return model.decode_step(tokens, cache, index, memory, source != PAD)
+
+    cache = model.empty_cache(3, longest)
+    ids, _ = beam_search(step, cache, [longest], 3, 1.0)
+    rows = np.array(ids)[0].tolist()
+    return [pieces.decode(row[: row.index(END)]) for row in rows]
+
+
+def test_long_lines_are_cut_and_the_order_stays(example, pieces):
+    team = make_team(example, pieces)
+    printed = []
+    team.log = printed.append
+    long = " ".join(["three"] * 40)
+    cut = pieces.decode(pieces.encode(long)[: LENGTH - 1])
+    lines = ["two", long, "three two one", "one", "two"]
+    found = team.translate(lines)
+    assert printed == [f"1 lines are cut to {LENGTH - 1} word pieces"]
+    for lines_found in found:
+        alone = [team.translate([line]) for line in (*lines[:1], cut)]
+        i = found.index(lines_found)
+        assert lines_found[0] == lines_found[4] == alone[0][i][0]
+        assert lines_found[1] == alone[1][i][0]
+    with pytest.raises(ValueError, match=f"may have {LENGTH - 1} word pieces"):
+        team.train([(long, "drei")])
+
+
+def test_a_team_begins_with_the_first_layers_of_another(example, pieces):
+    deep = make_team(example, pieces, layers=2)
+    other = make_team(example, pieces, seed=2)
+    deep.start_from(other)
+    theirs = {
+        v.path: w
+        for v, w in zip(
+            other.model.trainable_variables, other.weights, strict=True
+        )
+    }
+    for variable, weight in zip(
+        deep.model.trainable_variables, deep.weights, strict=True
+    ):
+        if variable.path in theirs:
+            np.testing.assert_array_equal(weight, theirs[variable.path])
+        else:
+            assert "coder_1/" in variable.path
+    other.stage = dataclasses.replace(other.stage, members=3)
+    with pytest.raises(ValueError, match="as many members"):
+        deep.start_from(other)
+
+
+def test_snapshots_are_averaged(example, pieces):
+    team = make_team(example, pieces)
+    team.snapshots = [[np.full(2, x)] for x in (1.0, 4.0, 8.0)]
+    assert team.average(2)[0].tolist() == [6.0, 6.0]
+    assert team.average(9)[0][0] == pytest.approx(13 / 3)
+
+
+def test_what_is_made_of_translations():
+    example = importlib.import_module("small_corpus_jax")
+    members = [[["a", "b"], ["d", "e"]], [["a", "c"], ["f", "d"]]]
+    found = list(example.new_sources(members))
+    assert found == ["a", "b", "c", "d", "f", "e"]
+    pairs = [("x", "the old red house"), ("y", "a dog barks at night")]
+    beams = [[["a house", "the old house"], ["a dog barks at day", "dogs"]]]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        made = example.nearest_pairs(pool, pairs, beams, "13a")
+    assert made == [("x", "the old house"), ("y", "a dog barks at day")]
+    more = example.enlarged(pairs, [*made, pairs[0], made[0]], lambda x: None)
+    assert more == [*pairs, *made]
+    assert example.without_blanks([*pairs, ("", "z"), ("z", " ")]) == pairs
+    with pytest.raises(ValueError, match="1 pairs, none of them"):
+        example.without_blanks([("", "z")])

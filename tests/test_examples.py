@@ -339,7 +339,9 @@ pairs = list(zip(pairs.source, pairs.target))
 stages = [small(example.BOTH, 120), small(example.FINAL, 80)]
 stages += [small(example.STUDENT, 30)]  # so few that it makes mistakes
 shape = {"d_model": 34, "num_heads": 2, "d_ff": 41}
-example.main(pairs, pairs[:5], folder, "13a", 340, stages, **shape)
+languages, blank = ("fr", "it"), ("", "eins")
+pairs += [blank]
+example.main(pairs, pairs[:5], folder, languages, "13a", 340, stages, **shape)
 """
 
 
@@ -371,6 +373,7 @@ def test_small_corpus_jax_trains_a_student_that_tensorflow_exports(tmp_path):
 
     example = load("small_corpus_jax")
     run = example.make_run(tmp_path, tmp_path / "run")
+    assert (run.recipe.source, run.recipe.target) == ("fr", "it")
     assert run.config.encoder_depth == 2
     assert run.config.decoder_depth == 1
     translator = Translator(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import Transformer, TransformerConfig
+from keras_transformer.data import train_tokenizer
 from keras_transformer.export import SavedTranslator, export
 from keras_transformer.inference import (
     SearchSettings,
@@ -55,18 +56,22 @@ def test_a_model_that_was_fitted_is_exported(run, tmp_path):
 
 
 def test_two_vocabularies_stay_two(run, tmp_path):
-    pieces = run.source_tokenizer
-    size = pieces.vocab_size
-    model = make_model(size, source_vocab_size=size)
-    made = run_of_model(model, tmp_path / "run", pieces, pieces)
-    assert not open_run(made.folder).config.shared_vocabulary
-    load_model(made)
+    target = run.source_tokenizer
+    source = train_tokenizer(LINES, 283)
+    model = make_model(target.vocab_size, source_vocab_size=283)
+    with pytest.raises(ValueError, match="The source vocabulary must be"):
+        run_of_model(model, tmp_path / "run", target, source)
+    made = run_of_model(model, tmp_path / "run", source, target)
+    opened = open_run(made.folder)
+    assert opened.source_tokenizer.model == source.model
+    assert opened.target_tokenizer.model == target.model
+    load_model(opened)
 
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, "one with two vocabularies two"),
+        ({}, "belongs to a model with two vocabularies"),
         ({"source_features": 3}, "which reads vectors"),
         ({"vocab_size": 401}, "400 pieces, and a model of 401"),
     ],
@@ -88,12 +93,14 @@ def test_weights_that_no_run_can_hold_are_refused(run, tmp_path):
     name = "encoder_0/self_attention/query/bias"
     bias = next(v for v in model.weights if v.path.endswith(name))
     bias.assign(np.full(22, np.nan))
-    with pytest.raises(ValueError, match=f"must be finite.*Received: {name}"):
+    with pytest.raises(ValueError, match=f"must be finite.*{name}"):
         run_of_model(model, tmp_path / "run", pieces)
     bias.assign(np.zeros(22))
     lora.enable(model, rank=2, seed=1)
-    with pytest.raises(ValueError, match="without factors of LoRA"):
+    with pytest.raises(ValueError, match="without LoRA or quantization"):
         run_of_model(model, tmp_path / "run", pieces)
+    with pytest.raises(ValueError, match="must be a `Tokenizer`"):
+        run_of_model(model, tmp_path / "run", pieces.model)
     other = keras.Sequential([keras.layers.Dense(3)])
     with pytest.raises(ValueError, match="is a `Transformer`"):
         run_of_model(other, tmp_path / "run", pieces)

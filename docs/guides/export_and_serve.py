@@ -57,8 +57,9 @@ folder = pathlib.Path(temporary.name)
 # `export` takes runs. `run_of_model` makes a run of a `Transformer` that was trained
 # in another way, such as by `fit` or on JAX, and of its vocabulary. A model that you
 # composed of layers, or one whose source is vectors, is searched in Python:
-# [Decode your own model](decode_your_model.py). A run's model becomes a Keras file by `load_model(run).save("model.keras")`. A program
-# that reads it by `keras.models.load_model` has to `import keras_transformer` first.
+# [Decode your own model](decode_your_model.py). A run's model becomes a Keras file by
+# `load_model(run).save("model.keras")`. A program that reads it by
+# `keras.models.load_model` has to `import keras_transformer` first.
 
 # %%
 STEPS = 400

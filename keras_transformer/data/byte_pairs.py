@@ -1,6 +1,6 @@
 """The learning of word pieces: byte-pair encoding with SentencePiece.
 
-Importing this module imports neither Keras nor TensorFlow.
+Unlike the `Tokenizer`, this does not need TensorFlow.
 """
 
 import io

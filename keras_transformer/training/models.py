@@ -113,7 +113,8 @@ def run_of_model(
     """Makes a run of a model that was trained in another way, such as by `fit`
     or on another backend.
 
-    It is exported, scored and fine-tuned like a run that was trained here.
+    It is exported, scored on files of text, and fine-tuned as `initial_run` of
+    another one. It has no training pairs, so it cannot be trained itself.
 
     Example:
 
@@ -138,14 +139,21 @@ def run_of_model(
 
     Raises:
         ValueError: if the folder exists, if the model is no `Transformer`,
-            reads vectors or has LoRA enabled, if a weight is not finite, or if
-            a vocabulary is not as large as the model's.
+            reads vectors, is quantized or has LoRA enabled, if a weight is not
+            finite, or if a vocabulary is no `Tokenizer` or not as large as the
+            model's.
     """
     if not isinstance(model, Transformer):
         raise ValueError(
             "A run's model is a `Transformer`. Received: "
             f"model={model!r}. Search another one by `beam_search`."
         )
+    for tokenizer in (source_tokenizer, target_tokenizer):
+        if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+            raise ValueError(
+                f"A vocabulary must be a `Tokenizer`. Received: {tokenizer!r}. "
+                "Make one by `Tokenizer(bytes)` of a SentencePiece model."
+            )
     folder, config = pathlib.Path(folder), model.config
     if folder.exists():
         raise ValueError(
@@ -161,9 +169,9 @@ def run_of_model(
     is_shared = target_tokenizer is None
     if is_shared != config.shared_vocabulary:
         raise ValueError(
-            "A model with a shared vocabulary needs one tokenizer, and one "
-            "with two vocabularies two. Received: shared_vocabulary="
-            f"{config.shared_vocabulary}, target_tokenizer={target_tokenizer}"
+            "`target_tokenizer` belongs to a model with two vocabularies. "
+            f"Received: shared_vocabulary={config.shared_vocabulary}, "
+            f"target_tokenizer={target_tokenizer}"
         )
     target_tokenizer = target_tokenizer or source_tokenizer
     for side, tokenizer, size in (
@@ -176,15 +184,23 @@ def run_of_model(
                 f"trained with. Received: {tokenizer.vocab_size:,} pieces, "
                 f"and a model of {size:,}."
             )
-    arrays = {}
-    for name, weight in checkpoints.weights_of(model).items():
-        value = keras.ops.convert_to_numpy(weight).astype("float32")
-        if "/lora_kernel_" in name or not np.isfinite(value).all():
+    weights = checkpoints.weights_of(model)
+    plain = checkpoints.weights_of(Transformer(config))
+    if others := sorted(weights.keys() ^ plain.keys()):
+        raise ValueError(
+            "A run's model has plain matrices, without LoRA or quantization. "
+            f"Received: {others[0]}. Take the model as it was before."
+        )
+    arrays = {
+        f"weights/{name}": keras.ops.convert_to_numpy(weight).astype("float32")
+        for name, weight in weights.items()
+    }
+    for name, value in arrays.items():
+        if not np.isfinite(value).all():
             raise ValueError(
-                "The weights of a run must be finite and without factors of "
-                f"LoRA. Received: {name}. Add these factors to their matrices."
+                f"The weights of a run must be finite. Received: {name} with "
+                "NaN or infinity."
             )
-        arrays[f"weights/{name}"] = value
     recipe = Recipe(
         corpus="",  # it is not trained on any
         source=source,
@@ -216,7 +232,7 @@ def write_trained(
 
     Args:
         run: the run.
-        folder: where it is written first, if not to its own folder.
+        folder: the folder to write to, which is renamed to the run's later.
         arrays: of each weight, by the names of `checkpoints`.
         chosen: what `weights.npz` says of where they come from.
     """

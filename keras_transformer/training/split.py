@@ -153,8 +153,9 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
     """
     if not run.recipe.corpus:
         raise ValueError(
-            "An imported run has no training pairs, so it cannot be trained "
-            "itself, nor learn a shortlist or proposals. Received: "
+            "A run that was imported, or made of a model, has no training "
+            "pairs, so it cannot be trained itself, nor learn a shortlist or "
+            "proposals. Received: "
             f"{str(run.folder)!r}. Train a new run by `train --initial-run "
             f"{run.folder}`."
         )
