@@ -2,6 +2,7 @@
 
     python benchmarks/blockwise.py RUN --source FILE ... [--block-size 2 4 8]
     python benchmarks/blockwise.py --simulate 0.5 0.7 0.9 [--block-size 2 4 8]
+        [--likely 8000]
 
 The first learns the proposals of each block size if the run has none, and
 translates all lines greedily and blockwise. Printed is how many translations
@@ -9,9 +10,9 @@ are identical, piece by piece, and how many pieces a step finds: with matrices
 in float64, where no near-tie is decided by rounding, and in float32.
 
 The second times `base` of table 3 with random weights, one sentence of 20
-pieces in and 33 out. Such a model has no real proposals: they are computed, but
-each is then replaced by what greedy search finds, with the probability that
---simulate gives. Times are medians of pairs of calls, one after the other.
+pieces in and 33 out. Such a model has no real proposals: they are computed, of
+so many pieces as --likely says, but each is then replaced by what greedy search
+finds, with the probability that --simulate gives. Times are medians of pairs of calls, one after the other.
 """
 
 import argparse
@@ -128,13 +129,15 @@ class SimulatedModel(BlockwiseModel):
         return tf.where(is_known, known, proposals), cache
 
 
-def simulate(share, block_size, rounds):
+def simulate(share, block_size, likely, rounds):
     """Prints the times of greedy and blockwise search for `base`."""
     config = TransformerConfig.preset("base", vocab_size=32_000)
+    proposals = ProposalLayer.for_model(config, block_size)
+    proposals.likely_pieces = np.arange(likely) if likely else None
     weights = inference_weights(
         Transformer(config, seed=1),
         barred=[PAD, END],
-        proposals=ProposalLayer.for_model(config, block_size),
+        proposals=proposals,
     )
     rng = np.random.default_rng(1)
     weights = tf.nest.map_structure(tf.Variable, weights)
@@ -193,6 +196,7 @@ def main():
     parser.add_argument("--source", nargs="+")
     parser.add_argument("--block-size", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--simulate", type=float, nargs="+", metavar="SHARE")
+    parser.add_argument("--likely", type=int, help="default: all pieces")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     if not options.simulate and not (options.run and options.source):
@@ -201,7 +205,7 @@ def main():
     if options.simulate:
         for block_size in options.block_size:
             for share in options.simulate:
-                simulate(share, block_size, options.rounds)
+                simulate(share, block_size, options.likely, options.rounds)
         return
     run = open_run(options.run)
     lines = [line for path in options.source for line in read_lines(path)]

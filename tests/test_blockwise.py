@@ -27,8 +27,9 @@ from keras_transformer.training.run import open_run
 LIMITS = [17, 11]
 
 
-def random_proposals(config, block_size):
+def random_proposals(config, block_size, likely_pieces=None):
     layer = ProposalLayer.for_model(config, block_size)
+    layer.likely_pieces = likely_pieces
     rng = np.random.default_rng(7)
     layer.set_weights([rng.normal(size=w.shape) for w in layer.weights])
     return layer
@@ -60,11 +61,14 @@ CONFIGS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("block_size", [2, 5])
+@pytest.mark.parametrize(
+    ("block_size", "likely_pieces"), [(2, None), (5, [5, 9, 2, 7])]
+)
 @CONFIGS
-def test_it_finds_what_greedy_search_finds(config, block_size):
+def test_it_finds_what_greedy_search_finds(config, block_size, likely_pieces):
     model = random_model(**config)
-    model = blockwise(model, random_proposals(model.config, block_size))
+    proposals = random_proposals(model.config, block_size, likely_pieces)
+    model = blockwise(model, proposals)
     assert model.block_size == block_size
     memory = model.encode(SOURCE)
     expected, expected_scores = greedy(model, memory)
@@ -94,6 +98,38 @@ def test_it_proposes_what_the_layer_proposes(config):
     np.testing.assert_allclose(
         tf.reshape(found, expected.shape), expected, rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("config", [{}, {"use_logits_bias": True}], ids=str)
+def test_it_proposes_the_most_probable_of_the_likely_pieces(config):
+    model = random_model(**config)
+    likely = np.array([11, 3, 8, 0, 5])
+    any_piece, of_the_likely = (
+        blockwise(model, random_proposals(model.config, 4, pieces))
+        for pieces in (None, likely)
+    )
+    cache = {
+        "memory": any_piece.encode(SOURCE),
+        "features": tf.random.normal([2, 4, model.config.d_model]),
+        "positions": tf.zeros([2, 4], tf.int32),
+    }
+    tokens, accepted = np.array([7, 11]), np.array([1, 3])
+    x = tf.gather(cache["features"], accepted, batch_dims=1)
+    x = any_piece._proposed(x, tokens, cache["memory"])
+    logits = any_piece._logits(x, cache["memory"]).numpy()
+    found, _ = any_piece.propose(cache, accepted, tokens)
+    np.testing.assert_array_equal(found, logits.argmax(1).reshape(2, 3))
+    found, _ = of_the_likely.propose(cache, accepted, tokens)
+    best = likely[logits[:, likely].argmax(1)]
+    np.testing.assert_array_equal(found, best.reshape(2, 3))
+
+
+def test_likely_pieces_are_the_fewest_of_98_in_100():
+    tokens = np.repeat([7, 3, 11, 5, 9], [60, 30, 8, 1, 1])
+    found = proposals._likely_pieces(tokens)
+    assert found.tolist() == [3, 7, 11]
+    found = proposals._likely_pieces(np.repeat([7, 3], [97, 3]))
+    assert found.tolist() == [3, 7]
 
 
 TEXTS = [
@@ -153,13 +189,16 @@ def test_proposals_are_learned_once(run, tmp_path, monkeypatch, capsys):
     first = learn_proposals(run, 4, steps=2)
     assert "Learning proposals" in capsys.readouterr().out
     learned = []
-    monkeypatch.setattr(proposals, "_own_translations", lambda *_: [])
+    pairs = proposals._own_translations(run, load_model(run))
+    monkeypatch.setattr(proposals, "_own_translations", lambda *_: pairs)
     monkeypatch.setattr(proposals, "_learn", lambda *args: learned.append(args))
     again = learn_proposals(run, 4, steps=2)
     assert not learned
     assert "Learning proposals" not in capsys.readouterr().out
     for weight, other in zip(first.weights, again.weights, strict=True):
         np.testing.assert_array_equal(weight, other)
+    assert 0 < len(first.likely_pieces) <= len(set(pairs.target.values))
+    np.testing.assert_array_equal(first.likely_pieces, again.likely_pieces)
     (run.folder / "proposals-4.npz").write_bytes(b"damaged")
     learn_proposals(run, 4, steps=1)
     assert len(learned) == 1

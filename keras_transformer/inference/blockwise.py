@@ -137,8 +137,15 @@ class BlockwiseModel(InferenceModel):
 
         x = tf.gather(features, accepted, batch_dims=1)  # [B, D]
         x = self._proposed(x, certain, cache["memory"])
-        logits = self._logits(x, cache["memory"])
-        tokens = tf.argmax(logits, axis=1, output_type=tf.int32)
+        layer = self.weights["proposals"]
+        if "likely" in layer:
+            pieces = tf.convert_to_tensor(layer["likely_pieces"])
+            logits = linear(x, layer["likely"], pieces.shape[0])
+            best = tf.argmax(logits, axis=1, output_type=tf.int32)
+            tokens = tf.gather(pieces, best)
+        else:
+            logits = self._logits(x, cache["memory"])
+            tokens = tf.argmax(logits, axis=1, output_type=tf.int32)
         return tf.reshape(tokens, [-1, size - 1]), cache
 
     def _layers_with_memory(self):

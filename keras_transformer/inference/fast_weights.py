@@ -102,7 +102,8 @@ def inference_weights(
             result["positions"] = array(layer.position_embeddings)
         return result
 
-    def projection(layer):
+    def projection(layer, pieces=None):
+        """Returns what projects to the logits of some pieces, or of all."""
         bias = tf.zeros([config.vocab_size])
         result = {"kernel": tf.transpose(array(layer.projection))}
         if config.use_logits_bias:
@@ -111,6 +112,11 @@ def inference_weights(
             tf.one_hot(barred, config.vocab_size, True, False), axis=0
         )
         result["bias"] = tf.where(is_barred, float("-inf"), bias)
+        if pieces is not None:
+            result = {
+                name: tf.gather(x, pieces, axis=-1)
+                for name, x in result.items()
+            }
         return widened(result, dtype)
 
     weights = {
@@ -136,6 +142,12 @@ def inference_weights(
             **cross_attention(proposals),
             **feed_forward(proposals),
         }
+        if proposals.likely_pieces is not None:
+            pieces = tf.constant(proposals.likely_pieces, tf.int32)
+            weights["proposals"] |= {
+                "likely_pieces": pieces,
+                "likely": projection(model.target_embedding, pieces),
+            }
     return weights
 
 

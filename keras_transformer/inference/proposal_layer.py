@@ -6,6 +6,7 @@ Shapes: B batch, T target length, S source length, D d_model, k block size.
 from typing import Any
 
 import keras
+import numpy as np
 from keras import KerasTensor, ops
 
 from keras_transformer.config import LAYER_FIELDS, TransformerConfig
@@ -37,6 +38,11 @@ class ProposalLayer(ResidualLayer):
         block_size: k, the number of tokens of a block, at least 2.
         **kwargs: those of `DecoderLayer`.
 
+    Attributes:
+        likely_pieces: int32 ids of the pieces that may be proposed, or `None`
+            (default), any. `blockwise_search` finds the same with any of them,
+            but rare pieces take longer to project to than they gain.
+
     Raises:
         ValueError: if `block_size` is less than 2.
     """
@@ -49,6 +55,7 @@ class ProposalLayer(ResidualLayer):
             )
         super().__init__(**kwargs)
         self.block_size = block_size
+        self.likely_pieces: np.ndarray | None = None
         # The first guess of all proposals is the next token's vector.
         self.start = keras.layers.Dense(
             (block_size - 1) * self.d_model,

@@ -33,6 +33,7 @@ from keras_transformer.training.step import with_bias
 PAIRS = 30_000  # of a larger corpus, this many random pairs are translated
 STEPS = 3000
 LEARNING_RATE = 1e-3
+LIKELY = 0.98  # of the tokens of the model's translations
 
 
 def learn_proposals(
@@ -41,7 +42,8 @@ def learn_proposals(
     """Trains a `ProposalLayer` for the chosen weights of a run, once: its
     weights are kept in the run's folder.
 
-    The model itself does not change.
+    The model itself does not change. Only likely pieces will be proposed: the
+    fewest that make up 98 % of the model's translations of the training text.
 
     Example:
 
@@ -76,13 +78,16 @@ def learn_proposals(
     path = run.folder / f"proposals-{block_size}.npz"
     source = {"weights": digest(model), "steps": steps}
     arrays = _kept(path, source)
+    layer.likely_pieces = arrays.pop("likely_pieces", None)
     if sorted(arrays) == sorted(names):
         layer.set_weights([arrays[name] for name in names])
         return layer
     pairs = _own_translations(run, model)
     print(f"Learning proposals for blocks of {block_size}, {steps:,} steps.")
     _learn(layer, model, pairs, run.recipe, steps)
+    layer.likely_pieces = _likely_pieces(pairs.target.values)
     arrays = dict(zip(names, layer.get_weights(), strict=True))
+    arrays["likely_pieces"] = layer.likely_pieces
     checkpoints.write(path, arrays, source)
     return layer
 
@@ -136,6 +141,15 @@ def _own_translations(run, model):
         progress.add(1)
     target = Rows.of(found).take(np.argsort(order))
     return EncodedPairs(pairs.source, target)
+
+
+def _likely_pieces(tokens):
+    """Returns the ids of the fewest pieces that make up most of the tokens."""
+    counts = np.bincount(tokens)
+    order = np.argsort(-counts, kind="stable")
+    total = np.cumsum(counts[order])
+    number = 1 + np.searchsorted(total, LIKELY * total[-1])
+    return np.sort(order[:number]).astype("int32")
 
 
 def _learn(layer, model, pairs, recipe, steps):
