@@ -12,7 +12,8 @@ in float64, where no near-tie is decided by rounding, and in float32.
 The second times `base` of table 3 with random weights, one sentence of 20
 pieces in and 33 out. Such a model has no real proposals: they are computed, of
 so many pieces as --likely says, but each is then replaced by what greedy search
-finds, with the probability that --simulate gives. Times are medians of pairs of calls, one after the other.
+finds, with the probability that --simulate gives. Times are medians of pairs of
+calls, one after the other.
 """
 
 import argparse

@@ -208,6 +208,7 @@ def test_proposals_are_learned_once(run, tmp_path, monkeypatch, capsys):
     assert "Learning proposals" in capsys.readouterr().out
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("optimized_graphs")
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_an_export_finds_what_greedy_search_finds(

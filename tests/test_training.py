@@ -448,6 +448,7 @@ def test_an_initial_run_may_have_another_depth(run, recipe, tmp_path):
         np.testing.assert_allclose(found, value, atol=1e-6)
 
 
+@pytest.mark.programs
 @pytest.mark.usefixtures("unscored")
 def test_a_run_keeps_its_teacher(run, recipe, tmp_path):
     """It resumes without the teacher's run and ends as if not stopped; without
