@@ -13,6 +13,7 @@ ones only.
 import argparse
 import collections
 import glob
+import itertools
 import os
 import subprocess
 import sys
@@ -99,6 +100,20 @@ def profile(name, dtype, steps):
         )
 
 
+def profile_setting(setting, shapes, steps):
+    """Profiles each shape and dtype in a process of its own."""
+    print(f"\n{machine()}; setting: {setting}", flush=True)
+    dtypes = ["float32", "bfloat16"] if setting == "native" else ["float32"]
+    for shape, dtype in itertools.product(shapes, dtypes):
+        command = [sys.executable, __file__, "--work", shape, dtype]
+        subprocess.run(
+            [*command, "--steps", str(steps)],
+            env={**os.environ, **SETTINGS[setting]},
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -110,16 +125,6 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.work:
         profile(*options.work, options.steps)
-    for setting in options.setting if not options.work else ():
-        print(f"\n{machine()}; setting: {setting}", flush=True)
-        for shape in options.shape:
-            dtypes = ["float32", "bfloat16"][: 2 if setting == "native" else 1]
-            for dtype in dtypes:
-                command = [sys.executable, __file__, "--work", shape, dtype]
-                command += ["--steps", str(options.steps)]
-                subprocess.run(
-                    command,
-                    env={**os.environ, **SETTINGS[setting]},
-                    stderr=subprocess.DEVNULL,
-                    check=True,
-                )
+    else:
+        for setting in options.setting:
+            profile_setting(setting, options.shape, options.steps)
