@@ -6,8 +6,11 @@
 The weights of a trained run are exported both ways and translate the lines of
 FILE, by greedy search and by a beam of 4, α = 0, where both divide by the same.
 Printed is how many translations are identical, how far apart the scores of
-those are, and every one that differs with both scores. With --reference also
-the BLEU of exports in float32 and bfloat16, α = 0.6.
+those are, and every one that differs with both scores. CTranslate2 has one
+limit for all sentences of a call; here each gets the limit that our export
+gives it. A translation that is cut there has an end token in our export and
+none in CTranslate2, so its scores are not compared. With --reference also the
+BLEU of exports in float32 and bfloat16, α = 0.6.
 """
 
 import argparse
@@ -43,7 +46,7 @@ def ours(folder, lines, beam):
     return pairs
 
 
-def theirs(folder, lines, beam):
+def theirs(folder, lines, beam, extra_length):
     import ctranslate2
     import sentencepiece
 
@@ -51,39 +54,56 @@ def theirs(folder, lines, beam):
         sentencepiece.SentencePieceProcessor(str(folder / f"{side}.model"))
         for side in ("source", "target")
     )
-    results = ctranslate2.Translator(str(folder)).translate_batch(
-        [source.encode(line, out_type=str) for line in lines],
-        beam_size=beam,
-        length_penalty=SETTINGS["alpha"],
-        max_decoding_length=SETTINGS["max_length"],
-        return_scores=True,
-        max_batch_size=BATCH,
-        # Our export never says these.
-        suppress_sequences=[
-            [piece] for piece in ("<unk>", "<pad>", "<s>", "<0x0A>", "<0x0D>")
-        ],
-    )
-    return [(target.decode(r.hypotheses[0]), r.scores[0]) for r in results]
+    translator = ctranslate2.Translator(str(folder))
+    pieces = [source.encode(line, out_type=str) for line in lines]
+    # Ours count the end tokens of the source and of the translation.
+    limits = [
+        min(len(line) + 1 + extra_length, SETTINGS["max_length"]) - 1
+        for line in pieces
+    ]
+    pairs = {}
+    for limit in sorted(set(limits)):
+        numbers = [i for i, own in enumerate(limits) if own == limit]
+        results = translator.translate_batch(
+            [pieces[i] for i in numbers],
+            beam_size=beam,
+            length_penalty=SETTINGS["alpha"],
+            max_decoding_length=limit,
+            return_scores=True,
+            max_batch_size=BATCH,
+            # Our export never says these.
+            suppress_sequences=[
+                [piece]
+                for piece in ("<unk>", "<pad>", "<s>", "<0x0A>", "<0x0D>")
+            ],
+        )
+        for i, result in zip(numbers, results, strict=True):
+            found = result.hypotheses[0]
+            score = None if len(found) == limit else result.scores[0]
+            pairs[i] = target.decode(found), score
+    return [pairs[i] for i in range(len(lines))]
 
 
-def compare(folder, lines):
+def compare(folder, lines, extra_length):
     for beam in (1, 4):
         pairs = list(
             zip(
                 ours(folder / "float32" / "1", lines, beam),
-                theirs(folder / "ctranslate2", lines, beam),
+                theirs(folder / "ctranslate2", lines, beam, extra_length),
                 strict=True,
             )
         )
-        apart = [abs(a[1] - b[1]) for a, b in pairs if a[0] == b[0]]
+        same = [(a, b) for (x, a), (y, b) in pairs if x == y]
+        apart = [abs(a - b) for a, b in same if b is not None]
         print(
-            f"beam {beam}: {len(apart):,} of {len(lines):,} identical, their "
-            f"scores at most {max(apart, default=0):.1e} apart",
+            f"beam {beam}: {len(same):,} of {len(lines):,} identical, "
+            f"{len(same) - len(apart)} of them cut at the limit; the scores "
+            f"of the others at most {max(apart, default=0):.1e} apart",
             flush=True,
         )
         for a, b in pairs:
             if a[0] != b[0]:
-                print(f"  ours {a[1]:.4f}: {a[0]}\n  theirs {b[1]:.4f}: {b[0]}")
+                print(f"  ours {a[1]}: {a[0]}\n  theirs {b[1]}: {b[0]}")
 
 
 def main():
@@ -113,7 +133,7 @@ def main():
         for dtype in ("float32", "bfloat16"):
             saved_model.export(run, folder / dtype / "1", dtype=dtype)
         ctranslate2.export(run, folder / "ctranslate2")
-        compare(folder, lines)
+        compare(folder, lines, run.search.extra_length)
         if not options.reference:
             return
         references = read_lines(options.reference)

@@ -1,7 +1,8 @@
 """The paper's table 1, measured, and how a training step of ours grows.
 
     python benchmarks/scaling.py [--plot FILE.png] [--rounds 5]
-    python benchmarks/scaling.py --restricted [--longest 65536] [--rounds 3]
+    python benchmarks/scaling.py --restricted [--window 256] [--longest 65536]
+        [--rounds 3]
 
 Table 1 compares layers of width d on sequences of length n: self-attention
 costs O(n² d) and is one step deep, a recurrent layer O(n d²) and n steps deep,
@@ -32,7 +33,6 @@ LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 WIDTH = 512
 HEADS = 8
 ROWS = 4
-WINDOW = 256  # r of the restricted attention
 MEMORY = 12e9  # bytes; what needs more is not run
 
 
@@ -132,18 +132,17 @@ def growth(rounds):
         print(f"{name:12}{cells}", flush=True)
 
 
-def attention_step(kind, length):
-    """A step of attention on one sequence, "full" or "restricted"."""
+def attention_step(window, length):
+    """A step of attention on one sequence, full if `window` is None."""
     from keras_transformer import MultiHeadAttention
 
     attention = MultiHeadAttention(HEADS, key_dim=WIDTH // HEADS)
     attention.build((1, length, WIDTH))
-    window = WINDOW if kind == "restricted" else None
     call = functools.partial(attention, attention_window=window)
     return layer_step(lambda x: call(x, x), (1, length, WIDTH))
 
 
-def equation_1_step(kind, length):
+def equation_1_step(window, length):
     """Returns the same step without the projections."""
     from keras_transformer.layers.attention import scaled_dot_product_attention
     from keras_transformer.layers.windowed_attention import windowed_attention
@@ -152,45 +151,46 @@ def equation_1_step(kind, length):
         return scaled_dot_product_attention(x, x, x)[0]
 
     def restricted(x):
-        return windowed_attention(x, x, x, WINDOW)
+        return windowed_attention(x, x, x, window)
 
-    function = restricted if kind == "restricted" else full
+    function = restricted if window else full
     return layer_step(function, (1, HEADS, length, WIDTH // HEADS))
 
 
-def fits(kind, length):
+def fits(window, length):
     """Whether the weights, their gradient and two copies fit into memory."""
-    seen = length if kind == "full" else 3 * WINDOW // 2
+    seen = 3 * window // 2 if window else length
     return 4 * (4 * HEADS * length * seen) < MEMORY
 
 
-def peak_memory(kind, length):
+def peak_memory(window, length):
     """MB that a step takes at most, besides those of the program."""
     tensorflow()
-    attention_step(kind, 16)()
+    attention_step(window, 16)()
 
     def peak():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
     before = peak()
-    attention_step(kind, length)()
+    attention_step(window, length)()
     return peak() - before
 
 
-def memory_of_a_process(kind, length):
+def memory_of_a_process(window, length):
     """`peak_memory` in a process of its own."""
-    command = [sys.executable, __file__, "--memory", kind, str(length)]
+    numbers = [str(window or 0), str(length)]
+    command = [sys.executable, __file__, "--memory", *numbers]
     return int(subprocess.run(command, stdout=-1, check=True).stdout)
 
 
-def restricted(longest, rounds):
+def restricted(window, longest, rounds):
     """Time and memory of full and of restricted attention by length."""
     lengths = [256 * 2**i for i in range(9) if 256 * 2**i <= longest]
     measured = [
-        (kind, length)
+        (seen, length)
         for length in lengths
-        for kind in ("restricted", "full")
-        if fits(kind, length)
+        for seen in (window, None)
+        if fits(seen, length)
     ]
     memory = {case: memory_of_a_process(*case) for case in measured}
     layer, equation_1 = (
@@ -198,7 +198,7 @@ def restricted(longest, rounds):
         for step in (attention_step, equation_1_step)
     )
     print(
-        f"Self-attention (restricted), r = {WINDOW}, width {WIDTH}, "
+        f"Self-attention (restricted), r = {window}, width {WIDTH}, "
         f"{HEADS} heads, batch 1, fwd + bwd; in brackets equation 1 alone"
     )
     print(f"{'n':>7}{'restricted':>32}{'full':>32}")
@@ -211,7 +211,7 @@ def restricted(longest, rounds):
         return f"{whole} ms ({alone}) {memory[case]:6,} MB"
 
     for n in lengths:
-        cells = [cell((kind, n)) for kind in ("restricted", "full")]
+        cells = [cell((seen, n)) for seen in (window, None)]
         print(f"{n:7,}" + "".join(f"{x:>32}" for x in cells), flush=True)
 
 
@@ -222,16 +222,17 @@ if __name__ == "__main__":
     parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("--rounds", default=5, type=int)
     parser.add_argument("--restricted", action="store_true")
+    parser.add_argument("--window", default=256, type=int)
     parser.add_argument("--longest", default=65_536, type=int)
-    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--memory", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
-        kind, length = options.memory
-        sys.exit(print(peak_memory(kind, int(length))))
+        window, length = options.memory
+        sys.exit(print(peak_memory(window or None, length)))
     print(machine())
     tensorflow()
     if options.restricted:
-        sys.exit(restricted(options.longest, options.rounds))
+        sys.exit(restricted(options.window, options.longest, options.rounds))
     times = table_1(options.rounds)
     if options.plot:
         plot(times, options.plot)
