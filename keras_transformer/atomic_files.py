@@ -69,6 +69,25 @@ def remove_folder(folder: str | os.PathLike, above: Iterable[pathlib.Path]):
             path.rmdir()
 
 
+def check_is_new(
+    path: pathlib.Path, name: str, remedy: str = "Name another, or remove it."
+) -> None:
+    """Checks that there is nothing yet where a file or folder will be written.
+
+    Args:
+        path: where it will be.
+        name: what the message calls it, such as "folder of an export".
+        remedy: what the message advises.
+
+    Raises:
+        ValueError: if there is something.
+    """
+    if path.exists():
+        raise ValueError(
+            f"The {name} must not exist. Received: {str(path)!r}. {remedy}"
+        )
+
+
 @contextlib.contextmanager
 def folder_aside(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Makes a temporary folder, which is renamed when it is complete.

@@ -19,6 +19,7 @@ import tensorflow_text
 
 import keras_transformer
 from keras_transformer.atomic_files import (
+    check_is_new,
     keep_work_of,
     make_folder,
     remove_folder,
@@ -113,11 +114,7 @@ def make_job(
     """
     check_name_parts(settings.source, settings.target)
     folder = pathlib.Path(folder).absolute()
-    if folder.exists():
-        raise ValueError(
-            "The folder of a prepared corpus must not exist. "
-            f"Received: {str(folder)!r}. Name another, or remove it."
-        )
+    check_is_new(folder, "folder of a prepared corpus")
     if settings.source == settings.target:
         raise ValueError(
             "Source and target must have different names. Received: "

@@ -15,7 +15,11 @@ from apache_beam.ml.inference.base import (
     RunInference,
 )
 
-from keras_transformer.atomic_files import keep_work_of, write_aside
+from keras_transformer.atomic_files import (
+    check_is_new,
+    keep_work_of,
+    write_aside,
+)
 from keras_transformer.data.beam_pipeline import run_pipeline
 from keras_transformer.data.text_files import identity_of, stream_lines
 from keras_transformer.export.saved_translator import SavedTranslator
@@ -114,11 +118,7 @@ def translate_file(
     """
     source, target = (pathlib.Path(p).absolute() for p in (source, target))
     model = pathlib.Path(model).absolute()
-    if target.exists():
-        raise ValueError(
-            "The file to write must not exist. "
-            f"Received: {str(target)!r}. Name another, or remove it."
-        )
+    check_is_new(target, "file to write")
     identity = identity_of([source, model / "saved_model.pb"])
     parts = target.with_name(f".{target.name}.parts")
     parts.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
-from keras_transformer.atomic_files import folder_aside
+from keras_transformer.atomic_files import check_is_new, folder_aside
 from keras_transformer.config import END, START, UNKNOWN
 from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.positions import SINUSOIDAL
@@ -65,10 +65,7 @@ def export(
             what the model is.
     """
     path = pathlib.Path(path)
-    if path.exists():
-        raise ValueError(
-            f"The folder of an export must not exist. Received: {str(path)!r}."
-        )
+    check_is_new(path, "folder of an export")
     if quantization not in (None, *QUANTIZATIONS):
         raise ValueError(
             f"`quantization` must be one of {', '.join(QUANTIZATIONS)}. "

@@ -19,7 +19,7 @@ import pathlib
 
 import numpy as np
 
-from keras_transformer.atomic_files import folder_aside
+from keras_transformer.atomic_files import check_is_new, folder_aside
 from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.layers.positions import SINUSOIDAL
 from keras_transformer.model import Transformer
@@ -56,10 +56,7 @@ def export(run: Run, path: str | os.PathLike) -> pathlib.Path:
     from safetensors.numpy import save_file
 
     path = pathlib.Path(path)
-    if path.exists():
-        raise ValueError(
-            f"The folder of an export must not exist. Received: {str(path)!r}."
-        )
+    check_is_new(path, "folder of an export")
     check_config(run)
     model = load_model(run)
     tokenizers = {

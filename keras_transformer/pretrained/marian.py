@@ -11,7 +11,7 @@ import shutil
 
 import numpy as np
 
-from keras_transformer.atomic_files import folder_aside
+from keras_transformer.atomic_files import check_is_new, folder_aside
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.pretrained import marian_files, marian_npz
@@ -64,11 +64,7 @@ def import_marian(source: str | os.PathLike, folder: str | os.PathLike) -> Run:
         ConnectionError: if the model has to be downloaded and cannot.
     """
     folder = pathlib.Path(folder)
-    if folder.exists():
-        raise ValueError(
-            "The folder of a new run must not exist. Received: "
-            f"{str(folder)!r}. Name another."
-        )
+    check_is_new(folder, "folder of a new run")
     files = marian_files.find(source)
     reader = marian_npz if marian_npz.is_original(files) else marian_files
     try:

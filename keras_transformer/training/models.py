@@ -8,7 +8,7 @@ import pathlib
 import keras
 import numpy as np
 
-from keras_transformer.atomic_files import folder_aside
+from keras_transformer.atomic_files import check_is_new, folder_aside
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.inference.search_settings import SearchSettings
@@ -155,11 +155,7 @@ def run_of_model(
                 "Make one by `Tokenizer(bytes)` of a SentencePiece model."
             )
     folder, config = pathlib.Path(folder), model.config
-    if folder.exists():
-        raise ValueError(
-            "The folder of a new run must not exist. Received: "
-            f"{str(folder)!r}. Name another."
-        )
+    check_is_new(folder, "folder of a new run")
     if config.source_features is not None:
         raise ValueError(
             "A run translates text. Received: a model with "

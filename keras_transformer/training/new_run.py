@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.atomic_files import folder_aside
+from keras_transformer.atomic_files import check_is_new, folder_aside
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data.corpus import (
     absolute,
@@ -107,12 +107,12 @@ def start_run(
         OSError: if the disk has no space for the corpus.
     """
     folder = pathlib.Path(folder)
-    if folder.exists():
-        raise ValueError(
-            "The folder of a new run must not exist. Received: "
-            f"{str(folder)!r}. Go on with it by --resume, in Python by "
-            "`train(open_run(folder))`, or name another."
-        )
+    check_is_new(
+        folder,
+        "folder of a new run",
+        "Go on with it by --resume, in Python by `train(open_run(folder))`, or "
+        "name another.",
+    )
     recipe = dataclasses.replace(recipe, **absolute_paths(vars(recipe)))
     if is_prepared(recipe.corpus):
         recipe = _with_settings_of(recipe.corpus, recipe)
