@@ -89,6 +89,7 @@ setup(
             *SERVE,
             *CTRANSLATE2,
             "sphinx",
+            "sphinx-argparse",
             "myst-nb",
             "jupytext",
             "furo",

@@ -11,9 +11,19 @@ from docutils import nodes
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 project = "keras_transformer"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinxarg.ext",
+]
 html_theme = "furo"
 html_title = "keras_transformer"
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
+html_show_copyright = False
+# Options such as --resume keep their two hyphens.
+smartquotes_action = "qe"
 # Names and formulas in docstrings stand between single backticks.
 default_role = "code"
 autodoc_member_order = "bysource"
