@@ -204,6 +204,7 @@ def test_a_constituent_has_the_label_of_its_opening_bracket(treebank):
     ]
 
 
+@pytest.mark.programs
 def test_parsing_learns_a_small_grammar(tmp_path, monkeypatch, capsys):
     example = load("parsing")
     small = {"d_model": 32, "num_heads": 2, "d_ff": 64, "dropout_rate": 0.0}
