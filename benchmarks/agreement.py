@@ -61,7 +61,7 @@ def theirs(folder, lines, beam, extra_length):
         min(len(line) + 1 + extra_length, SETTINGS["max_length"]) - 1
         for line in pieces
     ]
-    pairs = {}
+    found = {}
     for limit in sorted(set(limits)):
         numbers = [i for i, own in enumerate(limits) if own == limit]
         results = translator.translate_batch(
@@ -78,10 +78,10 @@ def theirs(folder, lines, beam, extra_length):
             ],
         )
         for i, result in zip(numbers, results, strict=True):
-            found = result.hypotheses[0]
-            score = None if len(found) == limit else result.scores[0]
-            pairs[i] = target.decode(found), score
-    return [pairs[i] for i in range(len(lines))]
+            (translation,), (score,) = result.hypotheses, result.scores
+            is_cut = len(translation) == limit
+            found[i] = target.decode(translation), score, is_cut
+    return [found[i] for i in range(len(lines))]
 
 
 def compare(folder, lines, extra_length):
@@ -93,8 +93,8 @@ def compare(folder, lines, extra_length):
                 strict=True,
             )
         )
-        same = [(a, b) for (x, a), (y, b) in pairs if x == y]
-        apart = [abs(a - b) for a, b in same if b is not None]
+        same = [(a, b) for a, b in pairs if a[0] == b[0]]
+        apart = [abs(a[1] - b[1]) for a, b in same if not b[2]]
         print(
             f"beam {beam}: {len(same):,} of {len(lines):,} identical, "
             f"{len(same) - len(apart)} of them cut at the limit; the scores "
@@ -103,7 +103,7 @@ def compare(folder, lines, extra_length):
         )
         for a, b in pairs:
             if a[0] != b[0]:
-                print(f"  ours {a[1]}: {a[0]}\n  theirs {b[1]}: {b[0]}")
+                print(f"  ours {a[1]:.4f}: {a[0]}\n  theirs {b[1]:.4f}: {b[0]}")
 
 
 def main():

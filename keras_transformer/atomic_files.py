@@ -70,14 +70,15 @@ def remove_folder(folder: str | os.PathLike, above: Iterable[pathlib.Path]):
 
 
 def check_is_new(
-    path: pathlib.Path, name: str, remedy: str = "Name another, or remove it."
+    path: pathlib.Path, name: str, remedy: str = "Name another."
 ) -> None:
     """Checks that there is nothing yet where a file or folder will be written.
 
     Args:
         path: where it will be.
         name: what the message calls it, such as "folder of an export".
-        remedy: what the message advises.
+        remedy: what the message advises. Defaults to another name, since what
+            is there may be somebody's work.
 
     Raises:
         ValueError: if there is something.
