@@ -224,6 +224,26 @@ def test_fused_attention_takes_a_mask_for_each_head():
     )
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_fused_attention_follows_the_setting_of_keras(masked, monkeypatch):
+    q, asked = random(B, H, T, 7), []
+    original = ops.dot_product_attention
+
+    def attention(*inputs, flash_attention=None, **options):
+        asked.append(flash_attention)
+        return original(*inputs, **options)
+
+    monkeypatch.setattr(ops, "dot_product_attention", attention)
+    mask = np.ones((B, 1, T, T), bool) if masked else None
+    fused_attention(q, q, q, mask)
+    keras.config.disable_flash_attention()
+    try:
+        fused_attention(q, q, q, mask)
+    finally:
+        keras.config.enable_flash_attention()
+    assert asked == [None, False]
+
+
 def test_float64_is_computed_in_float64():
     layer = MultiHeadAttention(H, 3, 5, dtype="float64")
     x, memory = random(B, T, D) / 3, random(B, S, D) / 3

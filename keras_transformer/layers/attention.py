@@ -152,11 +152,14 @@ def fused_attention(
 
     The kernel does not return the weights. Same arguments as
     `scaled_dot_product_attention`, without `dropout`; returns only the
-    weighted values.
+    weighted values. After `keras.config.disable_flash_attention()`, on a GPU,
+    it is not that of flash attention.
     """
     inputs = [ops.swapaxes(x, 1, 2) for x in (query, key, value)]
+    # None leaves the choice to Keras. Only its layers read this setting.
+    options = {"flash_attention": keras.config.is_flash_attention_enabled()}
     if mask is None:
-        output = ops.dot_product_attention(*inputs)
+        output = ops.dot_product_attention(*inputs, **options)
         return ops.swapaxes(output, 1, 2)
     # Kernels disagree on queries that may attend to no key: they return NaN, or
     # the mean of all values. So these queries attend to all keys here, and
@@ -165,7 +168,7 @@ def fused_attention(
     batch, _, length, _ = ops.shape(query)
     shape = (batch, ops.shape(mask)[1], length, ops.shape(key)[2])
     visible = ops.broadcast_to(mask | ~somewhere, shape)
-    output = ops.dot_product_attention(*inputs, mask=visible)
+    output = ops.dot_product_attention(*inputs, mask=visible, **options)
     output = ops.swapaxes(output, 1, 2)
     return output * _attends_somewhere(mask, output.dtype)
 
