@@ -36,7 +36,7 @@ of each word piece it also learns the teacher's whole distribution.
 Promise: on Multi30k the BLEU that README gives, in two and a half hours on two
 cores; the test does it in miniature. The student takes two hours more, and has
 41.27 after 7,481 of its 10,500 steps (docs/results.md). On a GPU,
-`small_corpus_jax.py` has four teachers and takes ten minutes.
+`small_corpus_jax.py` has four teachers and takes eight minutes.
 """
 
 import argparse
