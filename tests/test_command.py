@@ -46,6 +46,7 @@ def test_help_names_every_command(capsys):
         assert ("default" in capsys.readouterr().out) == has_defaults
 
 
+@pytest.mark.programs
 def test_each_command_continues_from_the_one_before(
     run, corpus, tmp_path, capsys, monkeypatch
 ):

@@ -141,6 +141,7 @@ def run_line(line, monkeypatch):
         return command.main(arguments)
 
 
+@pytest.mark.programs
 def test_the_commands_of_the_readme_run_in_order(
     corpus, tmp_path, monkeypatch, capsys
 ):
