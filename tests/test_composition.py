@@ -244,25 +244,6 @@ def test_fused_attention_follows_the_setting_of_keras(masked, monkeypatch):
     assert asked == [None, False]
 
 
-def test_float64_is_computed_in_float64():
-    layer = MultiHeadAttention(H, 3, 5, dtype="float64")
-    x, memory = random(B, T, D) / 3, random(B, S, D) / 3
-    layer(x, memory)
-    weights = [ops.convert_to_numpy(w) for w in layer.weights]
-    expected = paper.multi_head_attention(x, memory, memory, weights, H)
-    np.testing.assert_allclose(layer(x, memory), expected, atol=1e-12, rtol=0)
-
-    embedding = PositionalEmbedding(7, D, dtype="float64")
-    ids = np.array([[5, 3, 1]])
-    found = embedding(ids)
-    table = ops.convert_to_numpy(embedding.embeddings)
-    positions = paper.positional_encoding(3, D)
-    expected = table[ids] * D**0.5 + positions
-    np.testing.assert_allclose(found, expected, atol=1e-12, rtol=0)
-    logits = embedding(expected, reverse=True)
-    np.testing.assert_allclose(logits, expected @ table.T, atol=1e-12, rtol=0)
-
-
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_large_ids_may_come_as_floats_in_mixed_precision(policy):
     """bfloat16 cannot represent 999, nor float16 2,049."""

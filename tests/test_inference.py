@@ -267,3 +267,11 @@ def test_a_source_of_another_rank_is_refused(config):
     source = SOURCE if config else np.ones((2, 5, 5), "float32")
     with pytest.raises(ValueError, match=r"source.shape=\(2, 5"):
         fast.encode(source)
+
+
+def test_a_quantized_model_is_refused():
+    """Its matrices are numbers of another scale."""
+    model = random_model()
+    model.encoder_layers[0].self_attention.query_projection.quantize("int8")
+    with pytest.raises(ValueError, match=r"quantized.*query in int8.*export"):
+        inference_weights(model)

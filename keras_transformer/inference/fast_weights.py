@@ -38,6 +38,9 @@ def inference_weights(
 
     Returns:
         Nested dictionaries of tensors.
+
+    Raises:
+        ValueError: if a layer is quantized.
     """
     config = model.config
 
@@ -48,6 +51,8 @@ def inference_weights(
         """Concatenates the outputs of several layers in one layer."""
         scales = scales or [1.0] * len(layers)
         pairs = list(zip(layers, scales, strict=True))
+        for layer in layers:
+            _check_plain(layer)
         kernel = tf.concat([array(x.kernel) * s for x, s in pairs], axis=1)
         result = {"kernel": kernel}
         if layers[0].use_bias:
@@ -149,6 +154,16 @@ def inference_weights(
                 "likely": projection(model.target_embedding, pieces),
             }
     return weights
+
+
+def _check_plain(layer):
+    if mode := layer.quantization_mode:
+        raise ValueError(
+            "The matrices of a model to translate with must be numbers, not "
+            f"quantized. Received: {layer.path} in {mode}. Take the model as "
+            "it was before, and quantize its export by "
+            "`keras-transformer export --dtype int8`."
+        )
 
 
 def widened(layer: dict[str, tf.Tensor], dtype: str) -> dict[str, tf.Tensor]:

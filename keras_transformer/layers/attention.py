@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import KerasTensor, ops
 
+from keras_transformer.layers.arguments import exact_dtype, known_index
 from keras_transformer.layers.masks import (
     LOWEST,
     causal_mask,
@@ -51,7 +52,7 @@ def scaled_dot_product_attention(
         The weighted values `(B, H, T, K)` and the weights `(B, H, T, S)`, both
         in the dtype of `value`. A query that may attend to no key gets zeros.
     """
-    dtype = keras.backend.result_type(query.dtype, "float32")
+    dtype = exact_dtype(query.dtype)
     query = ops.cast(query, dtype) / math.sqrt(query.shape[-1])
     key = ops.cast(key, dtype)
     scores = ops.matmul(query, ops.swapaxes(key, -2, -1))  # [B, H, T, S]
@@ -195,6 +196,8 @@ def per_key_row(
     """Returns queries `(B, n·T, D)` and their mask `(B, n·T)`, from n · B rows
     of T of which n share the keys of a row of `heads`."""
     rows = ops.shape(heads["key"])[0]
+    if isinstance(rows, int) and rows == 0:  # -1 would be any number
+        return queries, mask
     queries = ops.reshape(queries, (rows, -1, queries.shape[-1]))
     return queries, None if mask is None else ops.reshape(mask, (rows, -1))
 
@@ -203,6 +206,8 @@ def per_row(weights: KerasTensor, length: int | KerasTensor) -> KerasTensor:
     """Returns weights `(B·n, H, T, S)` of rows that share keys by n, from
     weights `(B, H, n·T, S)`."""
     batch, heads, _, keys = ops.shape(weights)
+    if isinstance(batch, int) and batch == 0:
+        return weights
     weights = ops.reshape(weights, (batch, heads, -1, length, keys))
     weights = ops.swapaxes(weights, 1, 2)  # [B, n, H, T, S]
     return ops.reshape(weights, (-1, heads, length, keys))
@@ -225,10 +230,11 @@ def write_cache(cache: Cache, new: Cache, index: int | KerasTensor) -> Cache:
     capacity = ops.shape(cache["key"])[2]
     length = ops.shape(new["key"])[2]
     check_capacity(index, length, capacity)
+    places = ops.arange(capacity, dtype="int32")
     if isinstance(length, int) and length == 1:
-        is_written = ops.equal(ops.arange(capacity), index)[:, None]  # [S, 1]
+        is_written = ops.equal(places, index)[:, None]  # [S, 1]
         return {k: ops.where(is_written, new[k], cache[k]) for k in cache}
-    positions = ops.arange(capacity) - index
+    positions = places - index
     source = ops.clip(positions, 0, length - 1)
     is_written = ((positions >= 0) & (positions < length))[:, None]
     return {
@@ -257,11 +263,3 @@ def check_capacity(
         f"cache_index={index}, {length} new positions, a cache of {capacity}. "
         "Make a longer cache with `empty_cache(batch_size, length)`."
     )
-
-
-def known_index(index: int | KerasTensor) -> int | None:
-    """Returns an index as an integer, or `None` inside a compiled function."""
-    try:
-        return int(index)
-    except (TypeError, ValueError):
-        return None

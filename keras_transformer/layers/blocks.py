@@ -9,6 +9,7 @@ Shapes: B batch, T length, H heads, K d_k or d_v, N blocks of W positions.
 import math
 from collections.abc import Sequence
 
+import keras
 from keras import KerasTensor, ops
 
 from keras_transformer.layers.masks import per_head
@@ -48,10 +49,10 @@ class Blocks:
     def mask(self, masks: Sequence[KerasTensor | None] = ()) -> KerasTensor:
         """Returns the mask of each block, broadcastable to
         `(B, H, N, W, 3W)`."""
-        starts = ops.arange(self.count)[:, None, None] * self.size
-        queries = starts + ops.arange(self.size)[:, None]  # [N, W, 1]
+        starts = _count(self.count)[:, None, None] * self.size
+        queries = starts + _count(self.size)[:, None]  # [N, W, 1]
         width = self.size * (self.neighbours + 1)
-        keys = starts - self.size + ops.arange(width)  # [N, 1, 3W]
+        keys = starts - self.size + _count(width)  # [N, 1, 3W]
         mask = is_near(queries, keys, self.window, self.causal)
         mask = mask & (keys >= 0) & (keys < self.length)
         for given in masks:
@@ -150,12 +151,25 @@ def _check_pairs(height, width):
         )
 
 
+def _count(length):
+    return ops.arange(length, dtype="int32")
+
+
 def at_most(length: int | KerasTensor, maximum: int) -> int | KerasTensor:
     """Returns the smaller of both."""
-    is_known = isinstance(length, int)
-    return min(length, maximum) if is_known else ops.minimum(length, maximum)
+    return _bounds(length)[0](length, maximum)
 
 
 def _at_least_one(length):
-    is_known = isinstance(length, int)
-    return max(length, 1) if is_known else ops.maximum(length, 1)
+    return _bounds(length)[1](length, 1)
+
+
+def _bounds(length):
+    """Returns the minimum and maximum of lengths such as this one."""
+    if isinstance(length, int):
+        return min, max
+    if keras.backend.backend() == "jax":  # `Model.export` of any length
+        import jax
+
+        return jax.core.min_dim, jax.core.max_dim
+    return ops.minimum, ops.maximum

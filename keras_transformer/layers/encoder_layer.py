@@ -8,11 +8,9 @@ from typing import Any
 import keras
 from keras import KerasTensor
 
+from keras_transformer.layers.arguments import arguments_of_call
 from keras_transformer.layers.masks import check_padding_masks
-from keras_transformer.layers.output_spec import (
-    arguments_of_call,
-    attention_output_spec,
-)
+from keras_transformer.layers.output_spec import attention_output_spec
 from keras_transformer.layers.residual_layer import ResidualLayer
 from keras_transformer.layers.types import Cache, Output, Shape
 

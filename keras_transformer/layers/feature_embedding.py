@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
+from keras_transformer.layers.arguments import copy_of
 from keras_transformer.layers.positions import PositionedLayer
 from keras_transformer.layers.types import Initializer, Shape
 
@@ -77,7 +78,7 @@ class FeatureEmbedding(PositionedLayer):
         self.projection = keras.layers.Dense(
             d_model,
             use_bias=use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_initializer=copy_of(self.kernel_initializer),
             dtype=self.dtype_policy,
             name="projection",
         )

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import KerasTensor
 
+from keras_transformer.layers.arguments import copy_of
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.types import Activation, Initializer, Shape
 
@@ -78,7 +79,7 @@ class FeedForward(keras.layers.Layer):
             units,
             activation=activation,
             use_bias=self.use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_initializer=copy_of(self.kernel_initializer),
             dtype=self.dtype_policy,
             name=name,
         )

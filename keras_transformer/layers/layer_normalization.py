@@ -3,6 +3,8 @@
 import keras
 from keras import KerasTensor, ops
 
+from keras_transformer.layers.arguments import exact_dtype
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
@@ -21,7 +23,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
             or self.beta is None
         ):
             return super().call(inputs)
-        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        dtype = exact_dtype(inputs.dtype)
         x = ops.cast(inputs, dtype)
         x = x - _mean(x)
         x = x * ops.rsqrt(_mean(ops.square(x)) + self.epsilon)

@@ -5,6 +5,8 @@ Shapes: B batch, T query length, S key length.
 
 from keras import KerasTensor, ops
 
+from keras_transformer.layers.arguments import int32_index
+
 # A finite stand-in for minus infinity: half of float32's lowest value, so
 # that neither a subtraction nor a fully masked row can produce NaN.
 LOWEST = -1.7e38
@@ -59,8 +61,9 @@ def causal_mask(
         Boolean tensor of shape `(1, T, S)`.
     """
     key_length = query_length if key_length is None else key_length
-    queries = ops.expand_dims(ops.arange(query_length), 1) + offset  # [T, 1]
-    keys = ops.expand_dims(ops.arange(key_length), 0)  # [1, S]
+    offset = int32_index(offset)
+    queries = ops.arange(query_length, dtype="int32")[:, None] + offset
+    keys = ops.arange(key_length, dtype="int32")[None]  # [1, S]
     return ops.expand_dims(ops.less_equal(keys, queries), 0)
 
 
@@ -124,7 +127,10 @@ def per_head(mask: KerasTensor | None) -> KerasTensor | None:
 
     `None`, and a mask that has an axis of heads, are returned as they are.
     """
-    if mask is None or len(mask.shape) == 4:
+    if mask is None:
+        return None
+    mask = ops.convert_to_tensor(mask)  # it may be a list
+    if len(mask.shape) == 4:
         return mask
     mask = ops.expand_dims(mask, -3)
     return mask if len(mask.shape) == 4 else mask[None]

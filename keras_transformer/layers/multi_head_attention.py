@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
+from keras_transformer.layers.arguments import arguments_of_call, copy_of
 from keras_transformer.layers.attention import (
     attend,
     merge_heads,
@@ -23,10 +24,7 @@ from keras_transformer.layers.keras_attention import (
     take_over,
 )
 from keras_transformer.layers.masks import check_padding_masks, masks_of_pairs
-from keras_transformer.layers.output_spec import (
-    arguments_of_call,
-    attention_output_spec,
-)
+from keras_transformer.layers.output_spec import attention_output_spec
 from keras_transformer.layers.types import (
     Cache,
     Constraint,
@@ -190,8 +188,8 @@ class MultiHeadAttention(keras.layers.Layer):
         return keras.layers.Dense(
             units,
             use_bias=self.use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
-            bias_initializer=self.bias_initializer.clone(),
+            kernel_initializer=copy_of(self.kernel_initializer),
+            bias_initializer=copy_of(self.bias_initializer),
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
             activity_regularizer=self._activity_regularizer,

@@ -4,41 +4,12 @@ Keras would find them by tracing the layer. That fails for inputs that Keras
 assumes to be sparse, such as a symbolic `tensor * number`.
 """
 
-import inspect
 from typing import Any
 
 import keras
 from keras import KerasTensor
 
 from keras_transformer.layers.types import Cache, Output
-
-
-def arguments_of_call(
-    layer: keras.layers.Layer, args: tuple, kwargs: dict[str, Any]
-) -> tuple[KerasTensor, dict[str, Any]]:
-    """Returns the first argument of a call of the layer, and the others by
-    their names.
-
-    Where the `*args` of a subclass's `call` are used, they are named as in the
-    class above.
-    """
-    cls: Any
-    for cls in type(layer).__mro__:
-        signature = inspect.signature(cls.call)
-        kinds = {p.kind: p.name for p in signature.parameters.values()}
-        others = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
-        known = {
-            name: value
-            for name, value in kwargs.items()
-            if others or name in signature.parameters
-        }
-        given = signature.bind(layer, *args, **known).arguments
-        if kinds.get(inspect.Parameter.VAR_POSITIONAL, "") not in given:
-            break
-    _, first, *rest = given
-    named = {**kwargs, **{name: given[name] for name in rest}}
-    named |= named.pop(others, {})
-    return given[first], named
 
 
 def attention_output_spec(

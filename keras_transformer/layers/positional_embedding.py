@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
+from keras_transformer.layers.arguments import copy_of
 from keras_transformer.layers.positions import PositionedLayer
 from keras_transformer.layers.types import Initializer, Shape
 
@@ -118,7 +119,7 @@ class PositionalEmbedding(PositionedLayer):
         if not self.tie_projection:
             self._own_projection = self.add_weight(
                 shape=(self.vocab_size, self.d_model),
-                initializer=self.embeddings_initializer.clone(),
+                initializer=copy_of(self.embeddings_initializer),
                 name="projection",
             )
         if self.use_logits_bias:
@@ -202,6 +203,7 @@ def _check_rank(x, reverse):
         )
         raise ValueError(
             f"The input of a PositionalEmbedding must be {expected}. Received: "
-            f"x.shape={tuple(x.shape)}, {reverse=}. Wrap the layer in "
-            "`TimeDistributed` for one axis more."
+            f"x.shape={tuple(x.shape)}, {reverse=}. For one axis more, wrap "
+            "the layer and those after it in one `TimeDistributed(keras."
+            "Sequential([…]))`: it passes no mask on."
         )

@@ -8,7 +8,11 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.attention import known_index
+from keras_transformer.layers.arguments import (
+    exact_dtype,
+    int32_index,
+    known_index,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.types import Shape
 
@@ -115,7 +119,8 @@ class PositionedLayer(keras.layers.Layer):
         return self.dropout(x, training=training)
 
     def _position_vectors(self, length, offset):
-        positions = ops.arange(length) + offset
+        offset = int32_index(offset)
+        positions = ops.arange(length, dtype="int32") + offset
         if self.positions in SINUSOIDAL:
             return positional_encoding(
                 positions,
@@ -137,7 +142,7 @@ class PositionedLayer(keras.layers.Layer):
 
     @property
     def _exact_dtype(self):
-        return keras.backend.result_type(self.compute_dtype, "float32")
+        return exact_dtype(self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:2], self.d_model)

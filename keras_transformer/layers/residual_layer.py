@@ -4,11 +4,15 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.arguments import (
+    arguments_of_call,
+    copy_of,
+    takes,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.output_spec import arguments_of_call
 from keras_transformer.layers.types import (
     Activation,
     Cache,
@@ -81,8 +85,10 @@ class ResidualLayer(keras.layers.Layer):
         # Keras masks the output by the keyword argument `mask`. It ignores an
         # explicit mask of another name, or one that is a positional argument.
         x, given = arguments_of_call(self, args, kwargs)
-        if given.get("mask") is None and given.get("x_mask") is not None:
-            given["mask"] = given["x_mask"]
+        x_mask = given.get("x_mask")
+        is_alone = given.get("mask") is None and x_mask is not None
+        if is_alone and takes(self.call, "mask"):  # a subclass may not
+            given["mask"] = x_mask
         return super().__call__(x, **given)
 
     def compute_output_shape(
@@ -113,7 +119,7 @@ class ResidualLayer(keras.layers.Layer):
             dropout=self.attention_dropout_rate,
             use_bias=self.use_bias,
             output_shape=self.d_model,
-            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_initializer=copy_of(self.kernel_initializer),
             seed=self._seed(site),
             dtype=self.dtype_policy,
             name=name,
@@ -126,7 +132,7 @@ class ResidualLayer(keras.layers.Layer):
             activation=self.activation,
             dropout_rate=self.activation_dropout_rate,
             use_bias=self.use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_initializer=copy_of(self.kernel_initializer),
             seed=self._seed(site),
             dtype=self.dtype_policy,
             name=name,

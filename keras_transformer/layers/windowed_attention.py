@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from keras import KerasTensor, ops
 
+from keras_transformer.layers.arguments import int32_index
 from keras_transformer.layers.attention import (
     attend_under_mask,
     check_capacity,
@@ -106,6 +107,7 @@ def attend_in_window(
         )
         return output, None
     keys = ops.shape(heads["key"])[2]
+    cache_index = int32_index(cache_index)
     if cache_index is None:
         mask = window_mask(length, keys, window, causal)
         mask = combine_masks(mask, *padding)
@@ -137,7 +139,7 @@ def window_mask(
     Returns:
         Boolean tensor of shape `(1, T, S)`.
     """
-    queries = ops.arange(query_length)[:, None] + offset
+    queries = ops.arange(query_length, dtype="int32")[:, None] + offset
     keys = _last_positions(key_length, offset + query_length)
     return (is_near(queries, keys, window, causal) & (keys >= 0))[None]
 
@@ -174,6 +176,7 @@ def extend_cache(
             f"cache_index={index}. Pass a cache too, see `empty_cache`, or "
             "leave out `cache_index`."
         )
+    index = int32_index(index)
     if window is None:
         written = write_cache(cache, new, index)
         return written, written
@@ -255,4 +258,4 @@ def _of_last_keys(mask, key_length, end):
 
 
 def _last_positions(count, end):
-    return ops.arange(count) + (end - count)
+    return ops.arange(count, dtype="int32") + (end - count)
