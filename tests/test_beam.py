@@ -110,6 +110,18 @@ def test_a_file_is_translated_in_order(
         translate_file(exported, source, target, OPTIONS)
 
 
+def test_a_line_may_have_any_bytes(exported, tmp_path):
+    """As where `translate` reads its standard input."""
+    source, target = tmp_path / "lines", tmp_path / "translations"
+    lines = [b"One.", b"bad \xff byte", b"room 7"]
+    source.write_bytes(b"\n".join(lines) + b"\n")
+    assert translate_file(exported, source, target, OPTIONS) == 0
+    expected = SavedTranslator(exported).translate(lines)["translation"]
+    assert [line.encode() for line in read_lines(target)] == list(
+        expected.numpy()
+    )
+
+
 @pytest.mark.usefixtures("small_chunks")
 def test_a_line_that_fails_is_kept_apart(
     exported, source, tmp_path, lines, translations, monkeypatch

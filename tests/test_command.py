@@ -24,6 +24,7 @@ from keras_transformer.data.prepare_corpus import prepare
 from keras_transformer.data.prepared import PreparedCorpus
 from keras_transformer.data.settings import Preparation
 from keras_transformer.export import saved_model, saved_translator
+from keras_transformer.training import checkpoints
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.run import open_run
 
@@ -211,6 +212,7 @@ WRONG_OPTIONS = [
     ("no such tokenizer", ["--bleu-tokenizer", "13b"], "bleu_tokenizer='13b'"),
     ("a smoothing of 1.5", ["--label-smoothing", "1.5"], "label_smoothing=1"),
     ("no learning", ["--learning-rate-scale", "0"], r"learning_rate_scale=0"),
+    ("a rate of inf", ["--learning-rate-scale", "inf"], r"scale=inf"),
     ("a negative seed", ["--seed", "-1"], "seed=-1"),
     ("no steps", ["--steps", "0"], "steps=0"),
     ("nothing short enough", ["--max-length", "2"], "no pair left"),
@@ -237,6 +239,24 @@ def test_wrong_options_print_one_line_and_leave_no_files(
     assert lines[0].startswith("keras-transformer: error: ")
     assert re.search(message, lines[0])
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_backend_that_is_missing_is_named_with_the_one_to_take(
+    monkeypatch, capsys
+):
+    """`pip install` would not bring PyTorch."""
+
+    def imports(given):
+        raise ImportError("No module named 'torch'.", name="torch")
+
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setitem(command.COMMANDS, "translate", imports)
+    status, captured = run_command(capsys, "translate", "model")
+    assert status == 1
+    assert "KERAS_BACKEND=torch. Set KERAS_BACKEND=tensorflow" in captured.err
+    monkeypatch.delenv("KERAS_BACKEND")
+    _, captured = run_command(capsys, "translate", "model")
+    assert "'torch'. `translate` needs more packages" in captured.err
 
 
 def test_training_on_another_backend_is_refused_at_once(
@@ -300,6 +320,28 @@ def test_a_corpus_may_be_moved(run, tmp_path):
         commands.average(average)
     with all_of_one_bleu():
         commands.average({**average, "corpus": run.recipe.corpus})
+
+
+def test_another_corpus_than_that_of_the_run_is_refused(run, tmp_path):
+    """The corpus of the run is there, so another has not taken its place."""
+    given = {"folder": str(run.folder), "corpus": str(tmp_path)}
+    for command_ in (
+        lambda: commands.average({**given, "last": 2}),
+        lambda: commands.export({**given, "path": str(tmp_path / "1")}),
+    ):
+        with pytest.raises(ValueError, match=r"--corpus /.*, the run has /"):
+            command_()
+
+
+def test_a_run_is_trained_where_standard_output_is_closed(
+    run, tmp_path, monkeypatch
+):
+    shutil.copytree(run.folder, tmp_path / "run")
+    monkeypatch.setattr(sys, "stdout", None)
+    arguments = ["train", "--resume", "--out", str(tmp_path / "run")]
+    with all_of_one_bleu():
+        assert command.main([*arguments, "--steps=9"]) == 0
+    assert checkpoints.steps(tmp_path / "run/checkpoints")[-1][0] == 9
 
 
 def test_an_export_that_learns_needs_the_prepared_corpus(

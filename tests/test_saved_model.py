@@ -380,6 +380,14 @@ def test_an_export_needs_a_name_that_servers_accept(run, tmp_path, monkeypatch):
     for name in ("two words", "it's"):
         with pytest.raises(ValueError, match=f"made of letters.*{name}"):
             saved_model.export(run, tmp_path / name / "1")
+    for folder in ("a[b]", "a\\b"):  # of which TensorFlow reads nothing
+        path = tmp_path / folder / "demo" / "1"
+        path.mkdir(parents=True)
+        (path / "saved_model.pb").touch()
+        with pytest.raises(ValueError, match="no SavedModel from a path with"):
+            SavedTranslator(path)
+        with pytest.raises(ValueError, match="no SavedModel from a path with"):
+            saved_model.export(run, path.with_name("2"))
     folder = tmp_path / "demo"
     folder.mkdir()
     monkeypatch.chdir(folder)

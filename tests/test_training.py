@@ -52,6 +52,20 @@ def weights_at(run, step):
     return arrays
 
 
+@pytest.mark.parametrize("policy", ["float16", "mixed_bfloat16"])
+def test_weights_are_not_rounded_under_any_policy(run, policy):
+    expected = load_model(run).get_weights()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = load_model(run)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    dtype = "bfloat16" if policy == "mixed_bfloat16" else "float32"
+    assert model.compute_dtype == dtype
+    for found, weight in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(found, weight)
+
+
 def test_a_run_folder_has_all_its_files(run):
     metadata = json.loads((run.folder / "run.json").read_text())
     assert metadata["transformer"]["d_model"] == 22

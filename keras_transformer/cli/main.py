@@ -1,6 +1,7 @@
 """The entry point of the command: its process, its errors, its exit status."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -25,12 +26,18 @@ EXTRAS = {
 }
 # The extras that a command always needs besides `text`.
 OF_COMMANDS = {"serve": ["serve"], "import": ["pretrained"]}
+OTHER_BACKEND = (
+    "The command needs Keras on TensorFlow. Received: KERAS_BACKEND={}. Set "
+    "KERAS_BACKEND=tensorflow."
+)
 
 
 def run() -> int:
     """Prepares the process, runs the command and returns its exit status."""
     if sys.stderr is None:  # closed; errors would go to standard output
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # like standard error
+        sys.stdout.reconfigure(errors="backslashreplace")
     quiet_stderr.silence()
     # TensorFlow disables oneDNN on processors without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -46,8 +53,8 @@ def _leave_threads(status):
     """
     threads = set(threading.enumerate()) - {threading.current_thread()}
     if any(not thread.daemon for thread in threads):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
         os._exit(status)
 
 
@@ -74,16 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if os.environ.get(quiet_stderr.DEBUG):
             raise
-        extras = {
-            EXTRAS.get(error.name or "", "text"),
-            *OF_COMMANDS.get(command, ()),
-        }
-        names = ",".join(sorted({"text", *extras}))
-        message = (
-            f"{error}. `{command}` needs more packages than the layers: in a "
-            f"clone of the repository, pip install '.[{names}]'."
+        print(
+            f"keras-transformer: error: {_missing(error, command)}",
+            file=sys.stderr,
         )
-        print(f"keras-transformer: error: {message}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader of the pipe has closed it. Python's flush at the end of
@@ -110,6 +111,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _missing(error, command):
+    """Returns what to do about a package that cannot be imported."""
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        return OTHER_BACKEND.format(backend)
+    extras = {
+        EXTRAS.get(error.name or "", "text"),
+        *OF_COMMANDS.get(command, ()),
+    }
+    names = ",".join(sorted({"text", *extras}))
+    return (
+        f"{str(error).rstrip('.')}. `{command}` needs more packages than the "
+        f"layers: in a clone of the repository, pip install '.[{names}]'."
+    )
+
+
 def _tensorflow_errors():
     """Returns TensorFlow's error classes, if TensorFlow is imported."""
     tensorflow = sys.modules.get("tensorflow")
@@ -128,7 +145,4 @@ def _require_tensorflow():
 
     backend = keras.backend.backend()
     if backend != "tensorflow":
-        raise ValueError(
-            "The command needs Keras on TensorFlow. Received: "
-            f"KERAS_BACKEND={backend}. Set KERAS_BACKEND=tensorflow."
-        )
+        raise ValueError(OTHER_BACKEND.format(backend))

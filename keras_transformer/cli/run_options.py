@@ -67,14 +67,16 @@ def with_moved_paths(run: Run, settings: dict[str, Any]) -> Run:
             paths that are not there any more.
 
     Raises:
-        ValueError: if the corpus is not there, and has no new place.
+        ValueError: if the corpus is not there and has no new place, or if
+            another path is given for one that is there.
     """
     kept = vars(run.recipe)
-    moved = {
-        name: path
-        for name, path in absolute_paths(settings).items()
-        if name == "data_dir" or _is_missing(name, kept[name])
-    }
+    moved = {}
+    for name, path in absolute_paths(settings).items():
+        if name == "data_dir" or _is_missing(name, kept[name]):
+            moved[name] = path
+        elif path != (found := absolute_paths(kept).get(name)):
+            raise _differs(f"--{name.replace('_', '-')}", path, found)
     recipe = dataclasses.replace(run.recipe, **moved)
     check_corpus(recipe)
     return dataclasses.replace(run, recipe=recipe)
@@ -102,11 +104,14 @@ def _check_agrees(settings, run):
             found = kept[name]
             if isinstance(value, bool):  # the option has no value
                 value, found = "", f"{name}={found}"
-            raise ValueError(
-                "A resumed run keeps its settings. Received: "
-                f"{f'{option} {value}'.strip()}, the run has {found}. Leave it "
-                "out, or start a new run."
-            )
+            raise _differs(option, value, found)
+
+
+def _differs(option, value, found):
+    return ValueError(
+        f"A run keeps its settings. Received: {f'{option} {value}'.strip()}, "
+        f"the run has {found}. Leave it out, or start a new run."
+    )
 
 
 def _preset_of(config, settings):

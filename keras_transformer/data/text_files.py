@@ -42,8 +42,13 @@ def read_lines(path: str | os.PathLike) -> list[str]:
     return list(stream_lines(path))
 
 
-def stream_lines(path: str | os.PathLike) -> Iterator[str]:
-    """Yields the lines of a file, see `read_lines`."""
+def stream_lines(
+    path: str | os.PathLike, errors: str = "strict"
+) -> Iterator[str]:
+    """Yields the lines of a file, see `read_lines`.
+
+    With `errors="replace"`, U+FFFD replaces what is not UTF-8.
+    """
     path = pathlib.Path(path)
     if not path.is_file():
         raise ValueError(
@@ -58,7 +63,7 @@ def stream_lines(path: str | os.PathLike) -> Iterator[str]:
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
                 if line:
-                    yield _decode(line, path, number)
+                    yield _decode(line, path, number, errors)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(
             f"Cannot read {str(path)!r}: {error}. Is the file complete?"
@@ -78,9 +83,10 @@ def _open_zstandard(path):
     return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
 
 
-def _decode(line, path, number):
+def _decode(line, path, number, errors):
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        return line.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"Line {number} of {str(path)!r} is not UTF-8: {error.reason}. "

@@ -161,7 +161,8 @@ def _read_chunks(source, parts):
 
 def _chunks(source):
     lines, number = [], 0
-    for line in stream_lines(source):
+    # As `translate` does, which takes any bytes.
+    for line in stream_lines(source, errors="replace"):
         lines.append(line)
         if len(lines) == CHUNK:
             yield number, lines

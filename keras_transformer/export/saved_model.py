@@ -108,6 +108,7 @@ def export(
             "look for, without leading zeros and less than 2⁶³. Received: "
             f"{str(path)!r}. Try {str(path / '1')!r}."
         )
+    check_readable(path)
     name = path.resolve().parent.name
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise ValueError(
@@ -305,3 +306,18 @@ def _some_text(tokenizer):
     ids = [list(range(middle, middle + count)) for count in (5, 31)]
     lines = tokenizer.decode(tf.ragged.constant(ids).to_tensor())
     return [line.decode() for line in lines.numpy()]
+
+
+def check_readable(path: str | os.PathLike):
+    """Checks that TensorFlow can read a SavedModel from this path.
+
+    It takes the path of the weights for a pattern of names.
+
+    Raises:
+        ValueError: if the path has a `[` or a backslash.
+    """
+    if set("[\\") & set(str(path)):
+        raise ValueError(
+            "TensorFlow reads no SavedModel from a path with `[` or a "
+            f"backslash. Received: {str(path)!r}. Choose another folder."
+        )

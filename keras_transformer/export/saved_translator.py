@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 from keras_transformer import processor
-from keras_transformer.export.saved_model import METADATA, SUMS
+from keras_transformer.export.saved_model import METADATA, SUMS, check_readable
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.text_lines import encoded
 from keras_transformer.inference.translator import best_of
@@ -42,6 +42,7 @@ class SavedTranslator:
                 "`keras-transformer export` wrote, such as "
                 "saved_models/NAME/1."
             )
+        check_readable(path)
         if (self.path / SUMS).exists():
             check_intact(self.path)
         self.loaded = tf.saved_model.load(str(path))

@@ -156,20 +156,15 @@ def _count(length):
 
 
 def at_most(length: int | KerasTensor, maximum: int) -> int | KerasTensor:
-    """Returns the smaller of both."""
-    return _bounds(length)[0](length, maximum)
+    """Returns the smaller of both; on JAX the maximum, if the length is a
+    symbol, as in `Model.export`."""
+    if isinstance(length, int):
+        return min(length, maximum)
+    if keras.backend.backend() == "jax":
+        return maximum
+    return ops.minimum(length, maximum)
 
 
 def _at_least_one(length):
-    return _bounds(length)[1](length, 1)
-
-
-def _bounds(length):
-    """Returns the minimum and maximum of lengths such as this one."""
-    if isinstance(length, int):
-        return min, max
-    if keras.backend.backend() == "jax":  # `Model.export` of any length
-        import jax
-
-        return jax.core.min_dim, jax.core.max_dim
-    return ops.minimum, ops.maximum
+    is_known = isinstance(length, int)
+    return max(length, 1) if is_known else ops.maximum(length, 1)

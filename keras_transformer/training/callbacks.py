@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -216,3 +217,11 @@ class TrainingCurves(keras.callbacks.Callback):
             plot_training(self.folder)
         except Exception as error:
             warnings.warn(f"Cannot draw training.png: {error}", stacklevel=1)
+
+
+def verbosity() -> int:
+    """Returns Keras' `verbose` for this process: a bar on a terminal, lines
+    elsewhere, nothing where standard output is closed."""
+    if sys.stdout is None:
+        return 0
+    return 1 if sys.stdout.isatty() else 2

@@ -88,7 +88,7 @@ def load_model(run: Run) -> Transformer:
         ValueError: if there is no intact checkpoint, or the chosen weights
             are damaged.
     """
-    model = Transformer(run.config)
+    model = Transformer(run.config, dtype=exact_policy())
     if run.weights.exists():
         checkpoints.restore(run.weights, model, with_optimizer=False)
     elif run.recipe.lora_rank:
@@ -289,7 +289,7 @@ def with_other_depth(
         seed: seed of the new layers, to which all random numbers are reset.
     """
     keras.utils.set_random_seed(seed)
-    other = Transformer(config, seed=seed)
+    other = Transformer(config, seed=seed, dtype=exact_policy())
     for stack in ("encoder_layers", "decoder_layers"):
         pairs = zip(getattr(other, stack), getattr(model, stack), strict=False)
         for layer, trained in pairs:
@@ -311,3 +311,10 @@ def digest(model: keras.Model) -> str:
     for weight in model.get_weights():
         sha.update(weight.tobytes())
     return sha.hexdigest()
+
+
+def exact_policy() -> keras.DTypePolicy | str:
+    """Returns Keras' policy, or "float32" where that would round weights."""
+    policy = keras.config.dtype_policy()
+    is_exact = policy.variable_dtype in ("float32", "float64")
+    return policy if is_exact else "float32"

@@ -7,7 +7,6 @@ Shapes: B batch, T target length, N tokens to propose, k block size, D d_model.
 """
 
 import dataclasses
-import sys
 
 import keras
 import numpy as np
@@ -21,6 +20,7 @@ from keras_transformer.inference.proposal_layer import ProposalLayer
 from keras_transformer.inference.translator import Translator
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
+from keras_transformer.training.callbacks import verbosity
 from keras_transformer.training.chunked_loss import projection_loss
 from keras_transformer.training.models import digest, load_model
 from keras_transformer.training.run import Run
@@ -222,8 +222,8 @@ def _reader(model, dtype):
 
 
 def _progress(count):
-    """Returns a bar on a terminal, a line at the end elsewhere."""
-    return keras.utils.Progbar(count, verbose=1 if sys.stdout.isatty() else 2)
+    """Returns a bar on a terminal, or a line at the end elsewhere."""
+    return keras.utils.Progbar(count, verbose=verbosity())
 
 
 def _later(labels, block_size):

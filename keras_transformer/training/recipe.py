@@ -1,6 +1,7 @@
 """The recipe of a training run: section 5 of the paper, and departures."""
 
 import dataclasses
+import math
 import os
 
 from keras_transformer.config import (
@@ -138,8 +139,8 @@ class Recipe(CorpusSettings):
         check_field(
             self,
             "learning_rate_scale",
-            self.learning_rate_scale > 0,
-            "positive",
+            0 < self.learning_rate_scale < math.inf,
+            "positive and finite",
         )
         check_field(
             self,

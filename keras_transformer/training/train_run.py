@@ -5,7 +5,6 @@ import dataclasses
 import json
 import math
 import operator
-import sys
 from collections.abc import Sequence
 
 import keras
@@ -16,7 +15,10 @@ from keras_transformer.inference import evaluation
 from keras_transformer.lock import lock
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
-from keras_transformer.training.callbacks import training_callbacks
+from keras_transformer.training.callbacks import (
+    training_callbacks,
+    verbosity,
+)
 from keras_transformer.training.distribution import (
     default_strategy,
     sharding_of,
@@ -190,7 +192,7 @@ def _parameters(model):
 
 def _callback_list(callbacks, model, recipe, steps, verbose, is_first):
     if verbose is None:
-        verbose = 1 if sys.stdout.isatty() else 2
+        verbose = verbosity()
     return keras.callbacks.CallbackList(
         callbacks,
         add_history=True,

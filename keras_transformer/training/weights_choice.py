@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints, lora
+from keras_transformer.training.models import exact_policy
 from keras_transformer.training.progress import best_step
 from keras_transformer.training.run import Run
 from keras_transformer.training.score import make_scorer
@@ -44,7 +45,7 @@ def choose_weights(run: Run, last: int | None = None) -> Transformer:
         last = run.recipe.average_checkpoints
     if last < 1:
         raise ValueError(f"`last` must be at least 1. Received: last={last}")
-    model = Transformer(run.config)
+    model = Transformer(run.config, dtype=exact_policy())
     candidates = _candidates(run, model, last)
     validation = load_split(run, run.recipe.validation_split).pairs
     score = make_scorer(run, model, validation, run.search)
