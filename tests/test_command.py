@@ -246,17 +246,21 @@ def test_a_backend_that_is_missing_is_named_with_the_one_to_take(
 ):
     """`pip install` would not bring PyTorch."""
 
-    def imports(given):
-        raise ImportError("No module named 'torch'.", name="torch")
+    for backend, missing, expected in (
+        ("torch", "torch", "KERAS_BACKEND=torch. Set KERAS_BACKEND=tensorflow"),
+        ("torch", None, "KERAS_BACKEND=torch. Set KERAS_BACKEND=tensorflow"),
+        ("torch", "apache_beam", "needs more packages"),
+        ("tensorflow", "torch", "is missing. `translate` needs more packages"),
+    ):
 
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    monkeypatch.setitem(command.COMMANDS, "translate", imports)
-    status, captured = run_command(capsys, "translate", "model")
-    assert status == 1
-    assert "KERAS_BACKEND=torch. Set KERAS_BACKEND=tensorflow" in captured.err
-    monkeypatch.delenv("KERAS_BACKEND")
-    _, captured = run_command(capsys, "translate", "model")
-    assert "'torch'. `translate` needs more packages" in captured.err
+        def imports(given, name=missing):
+            raise ImportError(f"{name} is missing.", name=name)
+
+        monkeypatch.setenv("KERAS_BACKEND", backend)
+        monkeypatch.setitem(command.COMMANDS, "translate", imports)
+        status, captured = run_command(capsys, "translate", "model")
+        assert status == 1
+        assert expected in captured.err
 
 
 def test_training_on_another_backend_is_refused_at_once(

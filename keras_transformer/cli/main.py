@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _missing(error, command):
     """Returns what to do about a package that cannot be imported."""
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    if backend != "tensorflow":
+    if backend != "tensorflow" and error.name in (None, backend):
         return OTHER_BACKEND.format(backend)
     extras = {
         EXTRAS.get(error.name or "", "text"),
