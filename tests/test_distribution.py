@@ -58,6 +58,7 @@ def test_replicas_and_parts_give_the_weights_of_one_device(
     )
 
 
+@pytest.mark.programs
 def test_replicas_learn_the_same_from_a_teacher(undivided):
     taught = {"teacher_weight": 0.5, "initial_run": "the teacher's"}
     one = train_small_model(tf.distribute.get_strategy(), **taught)

@@ -15,7 +15,7 @@ from keras_transformer.inference.int8_weights import Int8Matrix
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
 
-pytestmark = pytest.mark.usefixtures("optimized_graphs")
+pytestmark = [pytest.mark.usefixtures("optimized_graphs"), pytest.mark.programs]
 
 TEXTS = ["room 7 is on the third floor", "", "one two three"]
 TRANSLATIONS = ["Zimmer 7 ist im dritten Stock", "eins", "eins zwei drei"]

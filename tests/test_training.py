@@ -220,6 +220,7 @@ class Signal(keras.callbacks.Callback):
         self.at("validation")
 
 
+@pytest.mark.programs
 def test_an_interrupted_validation_is_repeated_on_resume(
     run, recipe, tmp_path, monkeypatch
 ):
