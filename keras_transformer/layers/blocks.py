@@ -49,10 +49,10 @@ class Blocks:
     def mask(self, masks: Sequence[KerasTensor | None] = ()) -> KerasTensor:
         """Returns the mask of each block, broadcastable to
         `(B, H, N, W, 3W)`."""
-        starts = _count(self.count)[:, None, None] * self.size
-        queries = starts + _count(self.size)[:, None]  # [N, W, 1]
+        starts = _range(self.count)[:, None, None] * self.size
+        queries = starts + _range(self.size)[:, None]  # [N, W, 1]
         width = self.size * (self.neighbours + 1)
-        keys = starts - self.size + _count(width)  # [N, 1, 3W]
+        keys = starts - self.size + _range(width)  # [N, 1, 3W]
         mask = is_near(queries, keys, self.window, self.causal)
         mask = mask & (keys >= 0) & (keys < self.length)
         for given in masks:
@@ -151,7 +151,7 @@ def _check_pairs(height, width):
         )
 
 
-def _count(length):
+def _range(length):
     return ops.arange(length, dtype="int32")
 
 
