@@ -31,8 +31,7 @@ def write_aside(path: str | os.PathLike) -> Iterator[BinaryIO]:
     is deleted.
 
     Raises:
-        OSError: if the file cannot be written. The error names the path, which
-            the error of a full disk does not do by itself.
+        OSError: if the file cannot be written. The error names `path`.
     """
     path = pathlib.Path(path)
     # Processes of several machines may have the same number.
@@ -46,7 +45,8 @@ def write_aside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        if error.filename is not None:
+        # A full disk names no file.
+        if error.filename not in (None, temporary, str(temporary)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:

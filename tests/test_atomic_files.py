@@ -1,6 +1,7 @@
 """Checks that files are written whole or not at all, names included."""
 
 import os
+import re
 import stat
 
 import pytest
@@ -58,6 +59,15 @@ def test_an_error_leaves_the_old_file_unchanged(tmp_path, events):
     assert events == []
     assert (tmp_path / "file").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
+    path = tmp_path / "none" / "file"
+    with (
+        pytest.raises(FileNotFoundError, match=re.escape(f"'{path}'")),
+        write_aside(path),
+    ):
+        pass
 
 
 def test_a_new_run_is_flushed_with_its_vocabularies(recipe, tmp_path, events):

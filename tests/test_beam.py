@@ -2,6 +2,7 @@
 in one process."""
 
 import json
+import shutil
 
 import apache_beam as beam
 import pytest
@@ -189,6 +190,20 @@ def test_parts_of_another_file_are_not_used(
     assert read_lines(target) == translations
     with pytest.raises(ValueError, match="does not exist"):
         translate_file(exported, tmp_path / "x", tmp_path / "y", OPTIONS)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_damaged_export_is_refused_before_the_pipeline(
+    exported, source, tmp_path
+):
+    model = tmp_path / "1"
+    shutil.copytree(exported, model)
+    (model / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(ValueError, match="Copy the export again") as found:
+        translate_file(model, source, tmp_path / "y", OPTIONS)
+    assert "while running" not in str(found.value)
+    with pytest.raises(ValueError, match="No SavedModel in"):
+        translate_file(tmp_path / "2", source, tmp_path / "y", OPTIONS)
     assert not list(tmp_path.glob(".*"))
 
 

@@ -110,7 +110,7 @@ def test_it_proposes_the_most_probable_of_the_likely_pieces(config):
     )
     cache = {
         "memory": any_piece.encode(SOURCE),
-        "features": tf.random.normal([2, 4, model.config.d_model]),
+        "features": keras.random.normal([2, 4, model.config.d_model]),
         "positions": tf.zeros([2, 4], tf.int32),
     }
     tokens, accepted = np.array([7, 11]), np.array([1, 3])

@@ -102,6 +102,14 @@ def test_each_command_continues_from_the_one_before(
         assert status == expected
     assert "one line of text. Received: 2 lines" in captured.err
     assert picture.read_bytes().startswith(b"\x89PNG")
+    Input.buffer = io.BytesIO(b"room 7\n")
+    missing = tmp_path / "none" / "attention.png"
+    status, captured = run_command(
+        capsys, "translate", model, "--explain", missing
+    )
+    assert status == 1
+    assert f"'{missing}'" in captured.err
+    assert captured.out == ""  # nothing is printed before all is done
 
     status, captured = run_command(
         capsys,
@@ -458,6 +466,7 @@ def test_the_command_that_started_a_run_also_resumes_it(run, capsys):
     assert "Nothing to do" in captured.out
 
 
+@pytest.mark.usefixtures("unscored")
 def test_a_resumed_run_keeps_its_own_shape(corpus, tmp_path, capsys):
     """Starts and resumes a run whose shape differs from that of its preset."""
     shape = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 17}

@@ -63,6 +63,7 @@ def test_the_export_translates_and_scores_as_it_did(earlier, expected):
     np.testing.assert_allclose(scored["score"], expected["scored"], rtol=1e-4)
 
 
+@pytest.mark.usefixtures("unscored")
 def test_the_run_loads_and_resumes(earlier, expected, monkeypatch):
     """Two more steps lead about where they led then.
 

@@ -592,6 +592,7 @@ def test_what_marian_has_no_place_for_is_refused(imported, tmp_path, departure):
 # === Fine-tuning ===
 
 
+@pytest.mark.usefixtures("unscored")
 def test_an_imported_run_is_fine_tuned(imported, corpus, recipe, tmp_path):
     recipe = dataclasses.replace(
         recipe, initial_run=str(imported.folder), learning_rate_scale=0.1

@@ -244,13 +244,13 @@ def _explain(model, path):
         raise ValueError(
             "`--explain` draws the pieces of a line. Received: a blank line."
         )
-    write_line(found["translation"])
     plot_attention(
         found["source_pieces"],
         found["target_pieces"],
         found["attention"],
         path,
     )
+    write_line(found["translation"])
 
 
 def evaluate(given: dict[str, Any]) -> None:

@@ -22,7 +22,10 @@ from keras_transformer.atomic_files import (
 )
 from keras_transformer.data.beam_pipeline import run_pipeline
 from keras_transformer.data.text_files import identity_of, stream_lines
-from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.export.saved_translator import (
+    SavedTranslator,
+    check_export,
+)
 from keras_transformer.inference.text_lines import translate_lines
 from keras_transformer.lock import lock
 
@@ -112,12 +115,14 @@ def translate_file(
         The number of lines that failed.
 
     Raises:
-        ValueError: if the file to write exists, or the source cannot be read.
+        ValueError: if the file to write exists, the export is missing or
+            damaged, or the source cannot be read.
         RuntimeError: if a worker fails as often as the runner allows.
         ChildProcessError: if DirectRunner's workers are killed four times.
     """
     source, target = (pathlib.Path(p).absolute() for p in (source, target))
     model = pathlib.Path(model).absolute()
+    check_export(model)
     check_is_new(target, "file to write")
     identity = identity_of([source, model / "saved_model.pb"])
     parts = target.with_name(f".{target.name}.parts")

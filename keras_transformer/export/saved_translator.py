@@ -36,15 +36,7 @@ class SavedTranslator:
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
-        if not (self.path / "saved_model.pb").is_file():
-            raise ValueError(
-                f"No SavedModel in {str(path)!r}. Expected a folder that "
-                "`keras-transformer export` wrote, such as "
-                "saved_models/NAME/1."
-            )
-        check_readable(path)
-        if (self.path / SUMS).exists():
-            check_intact(self.path)
+        check_export(path)
         self.loaded = tf.saved_model.load(str(path))
         if "n_best" not in self.loaded.signatures:
             raise ValueError(
@@ -132,6 +124,22 @@ class SavedTranslator:
             return best_of(found)
 
         return translate
+
+
+def check_export(path: str | os.PathLike):
+    """Checks the files of an export, as far as can be without loading it.
+
+    Raises:
+        ValueError: if no export is there, or if it is damaged.
+    """
+    if not pathlib.Path(path, "saved_model.pb").is_file():
+        raise ValueError(
+            f"No SavedModel in {str(path)!r}. Expected a folder that "
+            "`keras-transformer export` wrote, such as saved_models/NAME/1."
+        )
+    check_readable(path)
+    if pathlib.Path(path, SUMS).exists():  # earlier versions wrote none
+        check_intact(path)
 
 
 def check_intact(path: str | os.PathLike):

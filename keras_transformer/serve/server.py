@@ -159,7 +159,7 @@ def _listen(host, port):
         return listening
     except (OSError, OverflowError) as error:
         listening.close()
-        reason = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise OSError(
             f"Port {port} of {host} cannot be opened: {reason}. Choose "
             "another with --port."
