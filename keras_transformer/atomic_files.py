@@ -109,9 +109,9 @@ def folder_aside(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
         raise
 
 
-def keep_work_of(record: pathlib.Path, identity: str) -> None:
-    """Empties the folder of a file, but for a lock, unless the file has this
-    text: then the work of the same job is there already."""
+def empty_for_other_job(record: pathlib.Path, identity: str) -> None:
+    """Empties the folder of `record`, except for its lock, unless `record`
+    holds `identity`: then the work in it is of the same job."""
     if record.exists() and record.read_text() == identity:
         return
     for path in record.parent.iterdir():

@@ -589,6 +589,34 @@ def test_threads_that_others_left_do_not_keep_the_process():
     assert "nowhere" in result.stderr
 
 
+def test_sigterm_removes_what_is_half_written(tmp_path):
+    code = """if True:
+        import sys, time
+        from keras_transformer.atomic_files import folder_aside
+        from keras_transformer.cli import main
+
+        def write(given):
+            with folder_aside(given["path"]) as aside:
+                (aside / "half").write_text("")
+                print("begun", flush=True)
+                time.sleep(100)
+
+        main.COMMANDS["evaluate"] = write
+        sys.argv = ["keras-transformer", "evaluate", "new/1"]
+        sys.argv += ["--source=x", "--reference=x"]
+        sys.exit(main.run())
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout.readline() == b"begun\n"
+        assert os.listdir(tmp_path) == ["new"]
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
     class Closed(io.RawIOBase):
         def writable(self):

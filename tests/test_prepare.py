@@ -24,7 +24,7 @@ from pyarrow import parquet
 from keras_transformer.data import shards
 from keras_transformer.data.corpus import load_pairs, open_corpus, read_lines
 from keras_transformer.data.prepare_corpus import prepare
-from keras_transformer.data.prepared import PreparedCorpus
+from keras_transformer.data.prepared import PreparedCorpus, is_prepared
 from keras_transformer.data.settings import Preparation
 from keras_transformer.data.shards import find_duplicates
 from keras_transformer.training import Recipe, start_run
@@ -199,6 +199,17 @@ def test_a_corpus_may_be_a_path(corpus, tmp_path):
     prepared = prepare(path, tmp_path / "prepared", SETTINGS)
     again = prepare([path], tmp_path / "again", SETTINGS)
     assert prepared.digest == again.digest
+
+
+def test_names_of_corpora_are_not_taken_for_folders(tmp_path, monkeypatch):
+    """Here the folders of these names do hold a prepared corpus."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("builtin").mkdir()
+    for folder in (".", "builtin"):
+        pathlib.Path(folder, "manifest.json").write_text("{}")
+    assert not is_prepared("")
+    assert not is_prepared("builtin")
+    assert is_prepared(".")
 
 
 def test_weights_say_how_often_a_pair_comes(corpus, tmp_path):

@@ -60,6 +60,20 @@ def test_line_ends_and_a_byte_order_mark_can_be_kept(data):
     assert all(len(lines) <= 2 for lines in chunks)
 
 
+@pytest.mark.parametrize(
+    "data", [b"\xef\xbb\xbf\xef\xbb\xbfab\r\n\nc", b"\xefa"]
+)
+@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize("keep_ends", [False, True])
+def test_lines_do_not_depend_on_how_they_arrive(data, most, keep_ends):
+    class Pipe(io.BytesIO):
+        def read1(self, size=-1):
+            return super().read1(most)
+
+    found = list(chunks_of_lines(Pipe(data), 7, keep_ends))
+    assert found == list(chunks_of_lines(io.BytesIO(data), 7, keep_ends))
+
+
 def test_output_is_utf8_in_any_locale(monkeypatch):
     output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", output)

@@ -66,6 +66,13 @@ def test_weights_are_not_rounded_under_any_policy(run, policy):
         np.testing.assert_array_equal(found, weight)
 
 
+def test_a_run_whose_pairs_are_incomplete_is_refused_at_once(run, tmp_path):
+    copy = shutil.copytree(run.folder, tmp_path / "run")
+    (copy / "data" / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"data' has no manifest\.json"):
+        split.load_training_pairs(open_run(copy))
+
+
 def test_a_run_folder_has_all_its_files(run):
     metadata = json.loads((run.folder / "run.json").read_text())
     assert metadata["transformer"]["d_model"] == 22

@@ -1,6 +1,6 @@
 """The command line of `keras-transformer`.
 
-Importing this module imports neither Keras nor TensorFlow.
+It imports neither Keras nor TensorFlow, so the command shows its help fast.
 """
 
 import argparse

@@ -41,9 +41,18 @@ def run() -> int:
     quiet_stderr.silence()
     # TensorFlow disables oneDNN on processors without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    status = main()
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        status = main()
+    except SystemExit as error:  # of the parser, or of `_end`
+        status = int(error.code or 0)
     _leave_threads(status)
     return status
+
+
+def _end(number, frame):
+    """Ends the process as Ctrl-C does, so that temporary files are removed."""
+    sys.exit(128 + number)
 
 
 def _leave_threads(status):
@@ -70,12 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
     command = given.pop("command")
     try:
-        if command in (
-            "prepare",
-            "import",
-            "average",
-            "export",
-        ):  # `train` checks by itself
+        # `train` checks by itself.
+        if command in ("prepare", "import", "average", "export"):
             _require_tensorflow()
         COMMANDS[command](given)
     except ImportError as error:

@@ -1,9 +1,9 @@
 """Standard input and output of the command, as lines of bytes."""
 
-import codecs
 import io
 import select
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import cast
 
@@ -24,21 +24,26 @@ def chunks_of_lines(
         keep_ends: whether line ends and a byte order mark are kept.
     """
     lines: list[bytes] = []
-    rest, at_start = b"", not keep_ends
+    unfinished: list[bytes] = []  # parts of a line, joined when it ends
+    at_start = not keep_ends
 
     def line_of(data, end=b""):
         return data + end if keep_ends else data.removesuffix(b"\r")
 
     while data := file.read1(1 << 20):
-        if at_start and len(rest + data) >= len(codecs.BOM_UTF8):
-            data = (rest + data).removeprefix(codecs.BOM_UTF8)
-            rest, at_start = b"", False
-        *ended, rest = (rest + data).split(b"\n")
-        lines += [line_of(line, b"\n") for line in ended]
+        unfinished.append(data)
+        if at_start:
+            start = b"".join(unfinished)
+            at_start = len(start) < len(BOM_UTF8) and BOM_UTF8.startswith(start)
+            unfinished = [start.removeprefix(BOM_UTF8)]
+        if b"\n" in unfinished[-1]:
+            *ended, rest = b"".join(unfinished).split(b"\n")
+            lines += [line_of(line, b"\n") for line in ended]
+            unfinished = [rest]
         while len(lines) >= size or (lines and not _is_ready(file)):
             yield lines[:size]
             del lines[:size]
-    if rest:
+    if rest := b"".join(unfinished):
         lines.append(line_of(rest))
     if lines:
         yield lines

@@ -20,7 +20,7 @@ import tensorflow_text
 import keras_transformer
 from keras_transformer.atomic_files import (
     check_is_new,
-    keep_work_of,
+    empty_for_other_job,
     make_folder,
     remove_folder,
     sync_folder,
@@ -33,6 +33,7 @@ from keras_transformer.data.prepared import (
     KINDS,
     MANIFEST,
     SIDES,
+    file_sha256,
     sha256,
 )
 from keras_transformer.data.settings import Preparation
@@ -188,7 +189,7 @@ def temporary_folder(job: Job) -> Iterator[pathlib.Path]:
     folder = job.folder.with_name(f".{job.folder.name}.preparing")
     above = make_folder(folder)
     with lock(folder, "prepare a corpus"):
-        keep_work_of(folder / RECORD, job.digest)
+        empty_for_other_job(folder / RECORD, job.digest)
         try:
             yield folder
         except ValueError:  # the same job would fail again
@@ -305,7 +306,7 @@ def _manifest(job, shards, tokenizers, evaluation, texts):
             for side, tokenizer in zip(SIDES, tokenizers, strict=True)
         },
         "evaluation": evaluation,
-        "texts": {path.name: sha256(path.read_bytes()) for path in texts},
+        "texts": {path.name: file_sha256(path) for path in texts},
         "corpora": corpora,
     }
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.data.corpus import is_path
 from keras_transformer.data.encoded_pairs import EncodedPairs, Rows, take_slices
 from keras_transformer.data.tokenizer import Tokenizer
 
@@ -249,7 +250,8 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
 
 def is_prepared(corpus: str) -> bool:
     """Returns whether the name of a corpus is a folder made by `prepare`."""
-    return pathlib.Path(corpus, MANIFEST).is_file()
+    is_folder = bool(corpus) and is_path(corpus)
+    return is_folder and pathlib.Path(corpus, MANIFEST).is_file()
 
 
 def file_sha256(path: pathlib.Path) -> str:

@@ -71,7 +71,8 @@ def read_blocks(corpus: int, pairs: Iterable[Pair]) -> Iterator[Block]:
 def readable_rows(
     block: Block, settings: Preparation
 ) -> tuple[list[int], collections.Counter[str]]:
-    """Returns the numbers of the pairs of a block that say something.
+    """Returns the numbers of the pairs of a block to keep: those with text on
+    both sides, and with `drop_identical`, with different text.
 
     Returns:
         The numbers, and how many pairs were left out for each reason.

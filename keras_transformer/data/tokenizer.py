@@ -89,7 +89,8 @@ class Tokenizer:
         self.model = model
         proto = sentencepiece_file.parse(model)
         pieces = len(proto.pieces)
-        # Pieces beyond are only cut off the text; the model does not know them.
+        # A model may know fewer pieces than SentencePiece cuts; the others
+        # become the unknown piece.
         self.vocab_size = min(pieces, proto.trainer_spec.vocab_size or pieces)
         self._has_more_pieces = self.vocab_size < pieces
         self._processor = processor
@@ -99,12 +100,14 @@ class Tokenizer:
         self.kind = sentencepiece_file.MODEL_TYPES.get(
             proto.trainer_spec.model_type, "unigram"
         )
-        has_own = any(
+        has_user_defined = any(
             piece.type == sentencepiece_file.USER_DEFINED
             for piece in proto.pieces
         )
         self.allows_bpe_dropout = (
-            self.kind == "bpe" and "<0x00>" in self._ids and not has_own
+            self.kind == "bpe"
+            and "<0x00>" in self._ids
+            and not has_user_defined
         )
         self._tags = {
             piece: i

@@ -11,8 +11,10 @@ from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 
 
 def priorities(block: Block, seed: int, distinct: bool) -> np.ndarray:
-    """Returns a random number for each pair, which its place alone decides, or
-    its text where each `distinct` pair is to be drawn once.
+    """Returns a random number for each pair.
+
+    It depends on the pair's place in the corpus alone, or with `distinct` on
+    its text alone, so that equal pairs have the same number.
 
     The sample is made of the pairs with the smallest numbers, so that it does
     not depend on the order in which blocks are read.

@@ -17,7 +17,7 @@ from apache_beam.ml.inference.base import (
 
 from keras_transformer.atomic_files import (
     check_is_new,
-    keep_work_of,
+    empty_for_other_job,
     write_aside,
 )
 from keras_transformer.data.beam_pipeline import run_pipeline
@@ -128,7 +128,7 @@ def translate_file(
     parts = target.with_name(f".{target.name}.parts")
     parts.mkdir(parents=True, exist_ok=True)
     with lock(parts, "translate a file"):
-        keep_work_of(parts / "identity", identity)
+        empty_for_other_job(parts / "identity", identity)
         _translate_chunks(model, source, parts, options)
         return _join(source, parts, target)
 

@@ -24,6 +24,7 @@ from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.layers.positions import SINUSOIDAL
 from keras_transformer.model import Transformer
 from keras_transformer.pretrained.marian import ACTIVATIONS
+from keras_transformer.pretrained.marian_search import EARLY_STOPPING
 from keras_transformer.pretrained.marian_weights import (
     BARRED,
     LOGITS_BIAS,
@@ -35,8 +36,6 @@ from keras_transformer.pretrained.marian_weights import (
 )
 from keras_transformer.training.models import load_model
 from keras_transformer.training.run import Run, copy_model_card
-
-EARLY_STOPPING = {"heuristic": False, "filled": True, "never": "never"}
 
 
 def export(run: Run, path: str | os.PathLike) -> pathlib.Path:
@@ -135,7 +134,10 @@ def _barred(run):
 def _json_files(run):
     """Returns the content of the JSON files by their names."""
     config, search, recipe = run.config, run.search, run.recipe
-    activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    activations, early_stopping = (
+        {ours: theirs for theirs, ours in names.items()}
+        for names in (ACTIVATIONS, EARLY_STOPPING)
+    )
     longest = search.max_source_length + 1 + search.extra_length
     most = (search.max_length or max(longest, 511)) + 1  # with the start token
     generation = {
@@ -148,7 +150,7 @@ def _json_files(run):
         "renormalize_logits": True,
         "num_beams": search.beam_size,
         "length_penalty": search.alpha,
-        "early_stopping": EARLY_STOPPING[search.early_stopping],
+        "early_stopping": early_stopping[search.early_stopping],
         "max_length": most,
     }
     ids = {

@@ -20,7 +20,6 @@ nothing of this package.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -32,6 +31,7 @@ import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 import keras_transformer
 from keras_transformer import processor
 from keras_transformer.atomic_files import folder_aside
+from keras_transformer.data.prepared import file_sha256
 from keras_transformer.export import tensorflow_serving as serving
 from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
@@ -250,8 +250,7 @@ def _sums(folder):
     """Returns a line of checksum and name for each file of an export."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return "".join(
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  "
-        f"{path.relative_to(folder).as_posix()}\n"
+        f"{file_sha256(path)}  {path.relative_to(folder).as_posix()}\n"
         for path in files
     )
 

@@ -1,6 +1,5 @@
 """An exported SavedModel in Python."""
 
-import hashlib
 import json
 import os
 import pathlib
@@ -10,6 +9,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 from keras_transformer import processor
+from keras_transformer.data.prepared import file_sha256
 from keras_transformer.export.saved_model import METADATA, SUMS, check_readable
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.text_lines import encoded
@@ -152,8 +152,7 @@ def check_intact(path: str | os.PathLike):
     for line in (path / SUMS).read_text().splitlines():
         expected, name = line.split("  ", 1)
         file = path / name
-        data = file.read_bytes() if file.is_file() else b""
-        if hashlib.sha256(data).hexdigest() != expected:
+        if not file.is_file() or file_sha256(file) != expected:
             raise ValueError(
                 f"{str(file)!r} is not what was exported: its SHA-256 is not "
                 f"that of {SUMS}. Copy the export again."

@@ -112,9 +112,11 @@ def write_extras(
 
 
 def _write_warmup(path, name, lines):
-    """Yields requests that a server makes before it says that it is ready: a
-    single line, a batch with an empty one, and every signature that it can
-    batch."""
+    """Writes the requests that a server makes before it says that it is ready.
+
+    They are a single line, a batch with an empty one, and every signature that
+    it can batch.
+    """
     batch = [*lines, ""]
     requests = [
         ("serving_default", {"text": lines[:1]}),

@@ -159,9 +159,9 @@ def inference_weights(
 def _check_plain(layer):
     if mode := layer.quantization_mode:
         raise ValueError(
-            "The matrices of a model to translate with must be numbers, not "
-            f"quantized. Received: {layer.path} in {mode}. Take the model as "
-            "it was before, and quantize its export by "
+            "A model to translate with must not be quantized. Received: "
+            f"{layer.path} in {mode}. Take the model as it was before, and "
+            "quantize its export by "
             "`keras-transformer export --dtype int8`."
         )
 

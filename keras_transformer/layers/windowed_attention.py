@@ -226,8 +226,8 @@ def check_self_attention(
         value: `(B, S, D)`, or `None` where a cache is only read.
 
     Raises:
-        ValueError: if the window is none, or if queries and keys are known not
-            to be the same positions.
+        ValueError: if `window` is not a positive even integer, or if queries
+            and keys are known not to be the same positions.
     """
     check_window(window)
     lengths = None if value is None else (query.shape[1], value.shape[1])

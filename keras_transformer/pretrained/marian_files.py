@@ -21,7 +21,7 @@ from keras_transformer.pretrained.marian_vocabulary import (
 from keras_transformer.pretrained.torch_file import read_torch_file
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-# In transformers and in Marian, which do not say.
+# Of layer normalisation; the config of neither program names it.
 EPSILON = {"transformers": 1e-5, "marian": 1e-6}
 HUB_FILES = (
     "config.json",
@@ -37,7 +37,7 @@ HUB_FILES = (
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """Holds what cuts the text of one side.
+    """Holds the SentencePiece model and the vocabulary of one side.
 
     Args:
         model: a SentencePiece model.
@@ -183,7 +183,10 @@ def _shape(config):
 
     def value(name):
         if name not in config:
-            raise ValueError(f"config.json must have {name!r}. It has not.")
+            raise ValueError(
+                f"config.json must have {name!r}. Received: "
+                f"{', '.join(sorted(config))}. Download the file again."
+            )
         return config[name]
 
     for one, other in (

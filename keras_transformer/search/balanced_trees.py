@@ -4,6 +4,7 @@ Shapes: N rows, V vocabulary, O labels of constituents, M maximum depth, L
 lists of tokens of words.
 """
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,8 +80,10 @@ class BalancedTrees:
                 f"{len(openings)} openings, {len(closings)} closings, "
                 f"{len(words)} words"
             )
-        tokens = [*openings, *dict.fromkeys(closings), *words, end_id]
-        twice = sorted({token for token in tokens if tokens.count(token) > 1})
+        counted = collections.Counter(
+            [*openings, *dict.fromkeys(closings), *words, end_id]
+        )
+        twice = sorted(token for token, count in counted.items() if count > 1)
         if twice:
             raise ValueError(
                 "A token must be in one of `openings`, `closings`, `words` and "

@@ -65,9 +65,9 @@ def beam_search(
     probable prefix, divided by the largest penalty it could reach, cannot beat
     the worst kept hypothesis; see `early_stopping` for other rules. With K = 1,
     which is greedy search, it stops at its first end token. A stopped sentence
-    does not change any more, so its
-    result does not depend on the other sentences of the batch. At the limit
-    only the end token is allowed, so every hypothesis is finished.
+    does not change any more, so its result does not depend on the other
+    sentences of the batch. At the limit only the end token is allowed, so every
+    hypothesis is finished.
 
     Args:
         step_fn: step function `(tokens, cache, step) -> (logits, cache)`.

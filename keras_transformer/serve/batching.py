@@ -10,11 +10,13 @@ import numpy as np
 
 # Fewer rows are not worth a thread of their own.
 ROWS_PER_THREAD = 16
-# A row of n bytes may wait n times as many seconds longer than an empty one, up
-# to the most: short sentences go first, and long ones do not starve.
+# The deadline of a row is its arrival plus this many seconds for each of its
+# bytes, at most the second number: short sentences go first, and long ones are
+# not put off for ever.
 PATIENCE = 0.03
 MOST_PATIENCE = 10.0
-# The longest row of a batch, relative to the shortest, and in bytes.
+# The longest row of a batch has at most this many times the bytes of the
+# shortest, and so many more.
 LENGTH_RATIO, LENGTH_MARGIN = 2.0, 16
 
 

@@ -9,7 +9,7 @@ These documents are not treated as RapidJSON does:
 
 - `Inf`, `-NaN`, and `NaN` with an exponent are refused. `Infinity`, `-Infinity`
   and `NaN` are numbers.
-- An exponent that is too big for a number that is not, as in `0e999`, is fine.
+- A zero with a huge exponent, as in `0e999`, is accepted.
 - A low surrogate alone, as in `"\\udc80"`, is refused as a high one is.
 - Nesting has a limit, about 1,000 levels. TensorFlow Serving crashes instead.
 - A number that is all of the document may end in a point or an `e`.

@@ -54,8 +54,8 @@ def bytes_object(value: bytes, depth: int) -> str:
 def decimals(values: np.ndarray) -> list[str]:
     """Returns floats as TensorFlow Serving writes them.
 
-    Six digits if these are the float, else nine for float32 and seventeen for
-    float64. They have a point or an exponent.
+    Six significant digits where they give the same float, otherwise nine for
+    float32 and seventeen for float64. They have a point or an exponent.
 
     Args:
         values: an array of float32 or float64.
@@ -74,7 +74,8 @@ def decimals(values: np.ndarray) -> list[str]:
 
 
 def _other(value, digits):
-    """Returns a float whose six digits are another one, or whole."""
+    """Returns a float that six digits do not give, or that is whole or not
+    finite."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -140,8 +141,8 @@ def members(pairs: Sequence[tuple[str, str]], depth: int = 0) -> str:
 def value_text(value: Any) -> str:
     """Returns a value that `parse` read, as errors show it.
 
-    RapidJSON stops at a float that is not finite, and so does this, unless the
-    value is nothing else.
+    RapidJSON's text ends before the first float that is not finite, and so does
+    this one. A value that is a single float is always written.
     """
     if isinstance(value, float):
         is_float = -_MAX_FLOAT <= value <= _MAX_FLOAT

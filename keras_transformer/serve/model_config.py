@@ -36,14 +36,11 @@ class ModelConfig:
         return found[: self.latest] if self.latest else found
 
 
-def config_of_path(
-    path: str | os.PathLike, name: str | None = None
-) -> ModelConfig:
+def config_of_path(path: str | os.PathLike) -> ModelConfig:
     """Returns the config of a model's folder, or of one version's.
 
     Args:
         path: `NAME`, whose newest version is served, or `NAME/VERSION`.
-        name: name of the model. Defaults to that of the folder.
 
     Raises:
         ValueError: if there is no such export.
@@ -58,7 +55,7 @@ def config_of_path(
             "`keras-transformer export` wrote, such as saved_models/NAME with "
             "a folder for each version, or saved_models/NAME/1."
         )
-    return ModelConfig(name or path.name, path, versions=versions)
+    return ModelConfig(path.name, path, versions=versions)
 
 
 def read_config_file(path: str | os.PathLike) -> list[ModelConfig]:

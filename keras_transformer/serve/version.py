@@ -30,7 +30,7 @@ from keras_transformer.serve.signatures import DEFAULT
 # Another signature may pad its rows to the longest, as `explain` does, so its
 # requests are computed alone.
 ROW_WISE = {DEFAULT, "n_best", "score"}
-# A batch may be what ends a process: it is not repeated for ever.
+# A batch may crash the process, so it is tried at most so often.
 MOST_TRIES = 3
 
 

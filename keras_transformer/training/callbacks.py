@@ -147,7 +147,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.saved_at = time.monotonic()
 
     def on_train_begin(self, logs: dict | None = None):
-        # Earlier weights are not those that this training ends with.
+        # Weights that were chosen before are not those of this training.
         self.run.weights.unlink(missing_ok=True)
 
     def on_train_batch_end(self, batch: int, logs: dict):
@@ -178,7 +178,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict | None = None):
         self.save()
-        # Nor are those that were chosen while it went on.
+        # `average` may have chosen weights during this training.
         self.run.weights.unlink(missing_ok=True)
 
     def save(self):

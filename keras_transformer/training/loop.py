@@ -87,8 +87,9 @@ class Loop:
         steps: int,
         callbacks: keras.callbacks.CallbackList,
     ):
-        """Runs the steps up to `steps`, or up to where a callback sets
-        `model.stop_training`: inside an epoch, one step follows.
+        """Runs the steps up to `steps`, or until a callback sets
+        `model.stop_training`. If it does so inside an epoch, one more step is
+        run.
 
         Before each validation, `on_test_begin` is called. Callbacks that save
         do it there, so that a validation that is cut short costs no step.

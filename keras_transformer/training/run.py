@@ -30,14 +30,14 @@ import keras_transformer
 from keras_transformer import processor
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.config import TransformerConfig
-from keras_transformer.data.prepared import is_prepared
-from keras_transformer.data.prepared import sha256 as sha256
+from keras_transformer.data.prepared import is_prepared, sha256
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
 FORMAT = 1
 STARTS = "starts.jsonl"
+LONGEST_WAIT = 24 * 3600  # seconds for which workers wait for the first
 MODEL_CARD = "MODEL_CARD.md"  # an imported model brings it, with the licence
 
 
@@ -59,7 +59,7 @@ class Run:
         source_tokenizer, target_tokenizer: its vocabularies, the same one if
             it is shared.
         data_fingerprint: SHA-256 of the manifest of the prepared pairs that it
-            is trained on; in runs of version 0.1, of the pairs themselves.
+            is trained on; in earlier runs, of the pairs themselves.
         search: how its translations are searched. Defaults to the paper's
             search.
     """
@@ -190,19 +190,19 @@ def copy_model_card(run: Run, path: pathlib.Path):
         shutil.copyfile(card, path)
 
 
-def wait_for_file(path: pathlib.Path, seconds: int = 24 * 3600):
+def wait_for_file(path: pathlib.Path):
     """Waits until a file is there, which the first worker writes.
 
     Raises:
         TimeoutError: if it does not come.
     """
-    for _ in range(seconds):
+    for _ in range(LONGEST_WAIT):
         if path.exists():
             return
         time.sleep(1)
     raise TimeoutError(
-        f"The first worker has not written {str(path)!r} in {seconds} s. Is "
-        "the folder on a file system that all workers share?"
+        f"The first worker has not written {str(path)!r} in {LONGEST_WAIT} s. "
+        "Is the folder on a file system that all workers share?"
     )
 
 

@@ -146,7 +146,7 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
     Args:
         run: the run.
         is_first: whether this is the first worker. It prepares the corpus of a
-            run of version 0.1, which kept none.
+            run made before 0.1.0 was finished, which kept none.
 
     Raises:
         ValueError: if the data is not there, or not what the run began with.
@@ -161,10 +161,11 @@ def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
         )
     if not run.data.exists():
         check_corpus(run.recipe)
-    if not run.data.exists() and is_first:
+    if not is_first:
+        wait_for_file(run.data / MANIFEST)
+    elif not run.data.exists():
         tokenizers = run.source_tokenizer, run.target_tokenizer
         prepare_training_pairs(run.recipe, run.data, tokenizers)
-    wait_for_file(run.data / MANIFEST)
     pairs = PreparedCorpus(run.data)
     if pairs.digest != run.data_fingerprint and (
         is_prepared(run.recipe.corpus)
@@ -194,7 +195,7 @@ def without_bpe_dropout(run: Run) -> Run:
 
 
 def _earlier_digest(pairs):
-    """Returns the SHA-256 of all ids, which runs of version 0.1 recorded."""
+    """Returns the SHA-256 of all ids, which earlier runs recorded."""
     digest = hashlib.sha256()
     everything = pairs.read(np.arange(len(pairs)), epoch=0)
     for side in (everything.source, everything.target):
