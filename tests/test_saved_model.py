@@ -355,6 +355,7 @@ def test_metadata_and_evaluations_are_stored_beside_the_model(
     exported = shutil.copytree(exported, tmp_path / "1")
     metadata = json.loads((exported / saved_model.METADATA).read_text())
     assert metadata["search"]["beam_size"] == 4
+    assert (metadata["source"], metadata["target"]) == ("en", "de")
     assert "layers:2|d_model:22" in metadata["signature"]
     assert "|vocab:bpe-400|" in metadata["signature"]
     evaluation.remember(exported, {"bleu": 1.0})

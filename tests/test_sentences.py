@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from keras_transformer.cli import main as command
 from keras_transformer.export import saved_translator
 from keras_transformer.inference import sentences, split_sentences
-from keras_transformer.inference.sentences import source_language
 
 SPACES = " \t\n\r\v\f\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u3000"
 SIGNS = (
@@ -205,12 +204,6 @@ def test_each_sentence_needs_a_translation():
         split_sentences("One. Two.", "en").joined(["Eins."])
 
 
-def test_the_signature_names_the_source_language():
-    assert source_language("layers:6|languages:de-en|version:0.1") == "de"
-    assert source_language("languages:zh-Hans-en") == "zh"
-    assert source_language("layers:6") == ""
-
-
 class UpperCase:
     """Translates to capitals; cuts strings of more than 40 bytes."""
 
@@ -219,7 +212,7 @@ class UpperCase:
     def __init__(self, path):
         self.metadata = {
             "dtype": "float32",
-            "signature": f"layers:1|languages:{path}-fr|version:0.1.0",
+            "source": path,
             "has_tags": self.has_tags,
         }
 

@@ -174,10 +174,8 @@ def translate(given: dict[str, Any]) -> None:
     if "document" in given:
         from keras_transformer.cli.document import translate_document
 
-        language = given.get("language")
-        if language is None:
-            signature = model.metadata["signature"]
-            language = sentences.source_language(signature)
+        # Earlier exports do not name their languages.
+        language = given.get("language", model.metadata.get("source", ""))
         has_tags = model.metadata.get("has_tags", False)
         translate_document(function, language, batch_size, workers, has_tags)
         return

@@ -158,6 +158,8 @@ def export(
         metadata = {
             "keras_transformer": keras_transformer.__version__,
             "signature": description(run),
+            "source": run.recipe.source,
+            "target": run.recipe.target,
             "weights": digest(model),
             "dtype": dtype,
             "search": dataclasses.asdict(settings),

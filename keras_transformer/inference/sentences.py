@@ -148,19 +148,6 @@ def split_sentences(text: str, language: str) -> SplitText:
     )
 
 
-def source_language(signature: str) -> str:
-    """Returns the source language that the signature of an export names.
-
-    Args:
-        signature: the field `signature` of the export's metadata.
-
-    Returns:
-        A code such as "en", or "" if none is named.
-    """
-    found = re.search(r"(?:^|\|)languages:([^-|]*)", signature)
-    return found[1] if found else ""
-
-
 def load_splitter() -> Callable[[str, str], Sequence[str]]:
     """Returns the function that splits text of a language.
 

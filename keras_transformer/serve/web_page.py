@@ -62,18 +62,13 @@ def _models(models):
     for name in models.names:
         for number in models.available(name):
             served = models.find(name, number)
-            fields = dict(
-                field.partition(":")[::2]
-                for field in served.metadata["signature"].split("|")
-            )
-            source, _, target = fields.get("languages", "").partition("-")
             found.append(
                 {
                     "name": name,
                     "version": str(served.number),
                     "signature": served.metadata["signature"],
-                    "source": source,
-                    "target": target,
+                    "source": served.metadata.get("source", ""),
+                    "target": served.metadata.get("target", ""),
                     "max_length": served.metadata["max_length"],
                     "max_pieces": served.metadata["max_pieces"],
                     **{

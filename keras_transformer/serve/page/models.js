@@ -98,7 +98,7 @@ function showSignature(model) {
     const name = field.slice(0, colon);
     rows.push([
       SIGNATURE_LABELS[name] ?? name,
-      signatureValue(name, field.slice(colon + 1)),
+      signatureValue(name, field.slice(colon + 1), model),
     ]);
   }
   rows.push(["Longest sentence", counted(model.max_pieces, "word piece")]);
@@ -109,7 +109,7 @@ function showSignature(model) {
   page.about.replaceChildren(...items);
 }
 
-function signatureValue(name, value) {
+function signatureValue(name, value, { source, target }) {
   const words = { pre: "before each sublayer", post: "after each sublayer" };
   if (name === "norm") return words[value] ?? value;
   if (name === "tied" && value === "yes") return "source, target and output";
@@ -118,8 +118,8 @@ function signatureValue(name, value) {
     const [, kind, size] = /^(\w+)-(\d+)$/.exec(value) ?? [];
     if (size) return `${counted(+size, "piece")} (${kind.toUpperCase()})`;
   }
-  if (name === "languages") {
-    return value.split("-").map(languageName).join(" to ");
+  if (name === "languages" && source && target) {
+    return `${languageName(source)} to ${languageName(target)}`;
   }
   return value;
 }
