@@ -327,6 +327,7 @@ def test_health_metrics_and_the_page(server):
     status, _, models = server.request("GET", "/api/models")
     (model,) = json.loads(models)["models"]
     assert (model["name"], model["version"]) == ("demo", "1")
+    assert (model["source"], model["target"]) == ("en", "de")
     status, _, split = server.request(
         "POST",
         "/api/split",

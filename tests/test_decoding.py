@@ -21,6 +21,12 @@ from keras_transformer.search import next_token
 START, END = 2, 3
 
 
+def search(*arguments, **settings):
+    """Returns the sequences and scores of `beam_search` as arrays of NumPy."""
+    found = beam_search(*arguments, **settings)
+    return [ops.convert_to_numpy(x) for x in found]
+
+
 class TableModel:
     """A model whose logits depend on the sentence and its last two tokens.
 
@@ -82,7 +88,7 @@ class TableModel:
 def test_a_wide_beam_finds_what_enumeration_finds(seed, alpha, formula, limits):
     model = TableModel(seed, len(limits), vocab_size=4)
     beam = 36  # as many as there are continuations: 3 · 3 · 4
-    ids, scores = beam_search(
+    ids, scores = search(
         model.step, model.start(beam), limits, beam, alpha, formula=formula
     )
     for b, limit in enumerate(limits):
@@ -140,7 +146,7 @@ def test_each_rule_stops_the_search_as_it_says(
     seed, beam, alpha, formula, rule, limits
 ):
     model = TableModel(seed, len(limits), vocab_size=5)
-    ids, scores = beam_search(
+    ids, scores = search(
         model.step,
         model.start(beam),
         limits,
@@ -153,7 +159,7 @@ def test_each_rule_stops_the_search_as_it_says(
         expected = plain_beam_search(
             model, b, limit, beam, alpha, formula, rule
         )
-        found = np.isfinite(ops.convert_to_numpy(scores[b])).sum()
+        found = np.isfinite(scores[b]).sum()
         assert found == len(expected)
         rows = set()
         for k, (score, _) in enumerate(expected):
@@ -200,7 +206,7 @@ def test_a_wide_beam_with_constraints_finds_what_enumeration_finds(
             return False
         return all(tokens[i] == t for i, t in forced if i + 1 < limit)
 
-    ids, scores = beam_search(
+    ids, scores = search(
         model.step,
         model.start(beam),
         limits,
