@@ -1,7 +1,9 @@
 """The shape of a Transformer: table 3 of the paper as a frozen dataclass."""
 
 import dataclasses
+import numbers
 import operator
+import typing
 from typing import Any
 
 # Special ids, the same in the tokenizer, the batches, the model and the search.
@@ -25,6 +27,15 @@ LAYER_FIELDS = (
 )
 
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", None)
+
+# Types of fields: the classes of their values, what errors call them, and how a
+# value becomes Python's.
+FIELD_TYPES: dict[type, tuple[type, str, Any]] = {
+    int: (numbers.Integral, "an integer", operator.index),
+    float: (numbers.Real, "a number", float),
+    bool: (bool, "True or False", bool),
+    str: (str, "a string", str),
+}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},
@@ -79,19 +90,51 @@ def check_at_least(settings: Any, **least: float) -> None:
         check_field(settings, name, holds, f"at least {low}")
 
 
-def check_integers(settings: Any) -> None:
-    """Checks the fields of type `int`; integers of NumPy become Python's.
+def check_types(settings: Any) -> None:
+    """Checks that fields are of their types; numbers of NumPy become Python's.
 
     Raises:
-        ValueError: if one is no integer, or `None` where it must not be.
+        ValueError: if one is not, or is `None` where it must not be.
     """
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        is_given = field.type == int | None and value is not None
-        if field.type is int or is_given:
-            holds = hasattr(value, "__index__") and not isinstance(value, bool)
-            check_field(settings, field.name, holds, "an integer")
-            object.__setattr__(settings, field.name, operator.index(value))
+        types = typing.get_args(field.type) or (field.type,)
+        if value is None and type(None) in types:
+            continue
+        for type_, (known, expected, of_python) in FIELD_TYPES.items():
+            if type_ in types:
+                is_bool = isinstance(value, bool) and type_ is not bool
+                holds = isinstance(value, known) and not is_bool
+                check_field(settings, field.name, holds, expected)
+                if not isinstance(value, int | float | str):
+                    object.__setattr__(settings, field.name, of_python(value))
+
+
+def checked_integer(name: str, value: Any, least: int = 1) -> int:
+    """Returns an argument as Python's integer.
+
+    Raises:
+        ValueError: if it is no integer, or less than `least`.
+    """
+    if not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(
+            f"`{name}` must be an integer of at least {least}. "
+            f"Received: {name}={value!r}"
+        )
+    return operator.index(value)
+
+
+def check_argument(name: str, value: Any, type_: type, remedy: str) -> None:
+    """Checks the class of an argument.
+
+    Raises:
+        ValueError: if it is of another; the message names the remedy.
+    """
+    if not isinstance(value, type_):
+        raise ValueError(
+            f"`{name}` must be a `{type_.__name__}`. "
+            f"Received: {name}={value!r}. {remedy}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +206,7 @@ class TransformerConfig:
     )
 
     def __post_init__(self) -> None:
-        check_integers(self)
+        check_types(self)
         check_at_least(
             self,
             vocab_size=END + 1,
@@ -191,25 +234,6 @@ class TransformerConfig:
                 check_field(self, field.name, 0 <= rate < 1, "in [0, 1)")
         for name in ("layer_norm_epsilon", "initializer_scale"):
             check_field(self, name, getattr(self, name) > 0, "positive")
-        for name in (
-            "norm_first",
-            "use_bias",
-            "scale_embeddings",
-            "tie_projection",
-            "use_logits_bias",
-        ):
-            check_field(
-                self,
-                name,
-                isinstance(getattr(self, name), bool),
-                "True or False",
-            )
-        check_field(
-            self,
-            "activation",
-            isinstance(self.activation, str),
-            "the name of an activation of Keras",
-        )
         check_field(
             self,
             "positions",

@@ -10,7 +10,12 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.config import LAYER_FIELDS, PAD, TransformerConfig
+from keras_transformer.config import (
+    LAYER_FIELDS,
+    PAD,
+    TransformerConfig,
+    check_argument,
+)
 from keras_transformer.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -62,6 +67,9 @@ class Transformer(keras.Model):
     def __init__(
         self, config: TransformerConfig, seed: int | None = None, **kwargs: Any
     ):
+        remedy = "Make one by `TransformerConfig(...)`."
+        check_argument("config", config, TransformerConfig, remedy)
+
         # === Layers ===
         dtype = kwargs.pop("dtype", None)
         seeds = iter(range(seed, seed + 10**6, 10) if seed is not None else ())

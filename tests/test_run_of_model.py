@@ -37,7 +37,7 @@ def test_a_model_that_was_fitted_is_exported(run, tmp_path):
     model.fit({"source": ids, "target": ids}, ids, verbose=0)
     search = SearchSettings(beam_size=3, extra_length=5)
     made = run_of_model(
-        model, tmp_path / "run", pieces, source="fr", target="it", search=search
+        model, tmp_path / "run", pieces, pieces, "fr", "it", search
     )
     opened = open_run(tmp_path / "run")
     assert opened.digest == made.digest
@@ -71,7 +71,7 @@ def test_two_vocabularies_stay_two(run, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, "belongs to a model with two vocabularies"),
+        ({}, "one with a shared vocabulary has no other"),
         ({"source_features": 3}, "which reads vectors"),
         ({"vocab_size": 401}, "400 pieces, and a model of 401"),
     ],
@@ -81,7 +81,7 @@ def test_what_does_not_belong_together_is_refused(
 ):
     pieces = run.source_tokenizer
     model = make_model(400, **fields)
-    two = (pieces,) if fields else (pieces, pieces)
+    two = (pieces,) if fields else (pieces, train_tokenizer(LINES, 283))
     with pytest.raises(ValueError, match=expected):
         run_of_model(model, tmp_path / "run", *two)
     assert not (tmp_path / "run").exists()

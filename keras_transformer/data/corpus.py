@@ -44,10 +44,21 @@ class SentencePairs:
     Args:
         source: the sentences.
         target: their translations, in the same order.
+
+    Raises:
+        ValueError: if there are more of one than of the other.
     """
 
     source: list[str]
     target: list[str]
+
+    def __post_init__(self):
+        if len(self.source) != len(self.target):
+            raise ValueError(
+                "Every sentence needs its translation. Received: "
+                f"{len(self.source)} sentences, {len(self.target)} "
+                "translations."
+            )
 
     def __len__(self):
         return len(self.source)

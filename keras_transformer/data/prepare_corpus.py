@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from keras_transformer.config import check_argument
 from keras_transformer.data.preparation_job import (
     Corpus,
     Job,
@@ -73,6 +74,8 @@ def prepare(
         OSError: if the folder cannot be written.
     """
     settings = settings or Preparation()
+    remedy = "Make them by `Preparation(...)`."
+    check_argument("settings", settings, Preparation, remedy)
     job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
     with temporary_folder(job) as aside:
         texts = write_evaluation(job, aside)

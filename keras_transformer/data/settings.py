@@ -5,7 +5,7 @@ import dataclasses
 from keras_transformer.config import (
     check_at_least,
     check_field,
-    check_integers,
+    check_types,
     option_field,
 )
 
@@ -57,7 +57,7 @@ class CorpusSettings:
     seed: int = option_field(1, "seed of all random numbers")
 
     def __post_init__(self):
-        check_integers(self)
+        check_types(self)
         check_field(self, "seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
         check_at_least(self, vocab_size=1, max_length=1)
 

@@ -129,9 +129,15 @@ def row_pairs(rows: Iterable[Mapping], source: str, target: str) -> PairStream:
         source, target: names of the entries.
 
     Raises:
-        ValueError: if the rows can be read only once; while they are read, if
-            an entry is missing or is no text.
+        ValueError: if there are no rows, or if they can be read only once;
+            while they are read, if an entry is missing or is no text.
     """
+    if not isinstance(rows, Iterable):
+        raise ValueError(
+            "A corpus is a name, the path of a folder, or rows: dictionaries "
+            f"such as {{{source!r}: '...', {target!r}: '...'}}. Received: a "
+            f"{type(rows).__name__}."
+        )
     if iter(rows) is rows:
         raise ValueError(
             "A corpus is read more than once. Received: an iterator, which can "

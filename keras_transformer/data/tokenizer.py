@@ -1,13 +1,20 @@
 """Word pieces: byte-pair encoding with SentencePiece, in TensorFlow graphs."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.config import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    checked_integer,
+)
 from keras_transformer.data import sentencepiece_file
 from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.data.sentencepiece_file import TAG, is_line_break
@@ -44,9 +51,32 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
 
     Raises:
         ValueError: if the text has too little variety for `vocab_size` pieces,
-            or if `vocab_size` is too small for the characters of the text.
+            or if `vocab_size` is too small for the characters of the text, or
+            if there is a single string instead of sentences.
     """
+    if isinstance(sentences, str | bytes):
+        raise ValueError(
+            "Sentences are several strings. Received: "
+            f"sentences={sentences[:40]!r}. Read those of a file by "
+            "`read_lines(path)`."
+        )
+    vocab_size = checked_integer("vocab_size", vocab_size)
     return Tokenizer(learn_byte_pairs(sentences, vocab_size))
+
+
+def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:
+    """Returns strings `(B,)` as a tensor, also those of an empty list.
+
+    Raises:
+        ValueError: if there is a single string, or a table of them.
+    """
+    text = tf.convert_to_tensor(text, tf.string)
+    if text.shape.rank not in (None, 1):
+        raise ValueError(
+            "Text is a list of strings. Received: "
+            f"text.shape={tuple(text.shape)}. Give `[text]` for one string."
+        )
+    return tf.ensure_shape(text, [None]) if text.shape.rank is None else text
 
 
 class Tokenizer:
@@ -140,7 +170,7 @@ class Tokenizer:
         """
         return tf_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
 
-    def encode(self, text: tf.Tensor) -> tf.RaggedTensor:
+    def encode(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
         """Encodes strings.
 
         Args:
@@ -148,8 +178,11 @@ class Tokenizer:
 
         Returns:
             Ids `(B, None)` with end tokens, a ragged tensor.
+
+        Raises:
+            ValueError: if there is a single string, or a table of them.
         """
-        parts = []
+        parts, text = [], as_strings(text)
         if self._tags:
             tags, text = self._split_tags(text)
             parts.append(tags)
@@ -201,18 +234,27 @@ class Tokenizer:
         ends = tf.fill([pieces.nrows(), 1], END)
         return tf.concat([pieces[:, :-1][:, :most], ends], axis=1), longer
 
-    def decode(self, ids: tf.Tensor) -> tf.Tensor:
+    def decode(self, ids: tf.Tensor | np.ndarray) -> tf.Tensor:
         """Decodes ids.
 
         Ids after the end token, special ids and ids outside the vocabulary are
         ignored.
 
         Args:
-            ids: padded ids `(B, T)`.
+            ids: padded ids `(B, T)`, integers of any dtype.
 
         Returns:
             Strings `(B,)` of valid UTF-8.
+
+        Raises:
+            ValueError: if ids have another rank.
         """
+        ids = tf.cast(tf.convert_to_tensor(ids), tf.int32)
+        if ids.shape.rank not in (None, 2):
+            raise ValueError(
+                "Ids to decode have shape (batch, length). Received: "
+                f"ids.shape={tuple(ids.shape)}. Give `ids[None]` for one row."
+            )
         ended = tf.cumsum(tf.cast(tf.equal(ids, END), tf.int32), axis=1)
         text = (ids > END) & (ids < self.vocab_size) & tf.equal(ended, 0)
         return self._operations().detokenize(tf.ragged.boolean_mask(ids, text))

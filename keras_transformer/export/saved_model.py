@@ -31,6 +31,7 @@ import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 import keras_transformer
 from keras_transformer import processor
 from keras_transformer.atomic_files import folder_aside
+from keras_transformer.config import check_argument, checked_integer
 from keras_transformer.data.prepared import file_sha256
 from keras_transformer.export import tensorflow_serving as serving
 from keras_transformer.inference.int8_weights import Int8Initializer
@@ -100,6 +101,19 @@ def export(
             a shortlist, or if the graph has an operation that servers do not
             know.
     """
+    remedy = (
+        "Open the folder of a run by `open_run`, or make one of a model by "
+    )
+    check_argument("run", run, Run, f"{remedy}`run_of_model`.")
+    if settings is not None:
+        remedy = "Make them by `SearchSettings(...)`."
+        check_argument("settings", settings, SearchSettings, remedy)
+    for argument, value in (
+        ("shortlist", shortlist),
+        ("block_size", block_size),
+    ):
+        if value is not None:
+            checked_integer(argument, value)
     path = pathlib.Path(path)
     is_number = re.fullmatch(r"0|[1-9][0-9]*", path.name)
     if not is_number or int(path.name) >= 2**63:

@@ -10,6 +10,7 @@ import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 from keras_transformer import processor
 from keras_transformer.data.prepared import file_sha256
+from keras_transformer.data.tokenizer import as_strings
 from keras_transformer.export.saved_model import METADATA, SUMS, check_readable
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.text_lines import encoded
@@ -61,6 +62,7 @@ class SavedTranslator:
             A dictionary of `translation`, `score` and `truncated`, see
             `Translator.translate`.
         """
+        text = as_strings(text)
         return self.loaded.signatures["serving_default"](text=text)
 
     def explain(self, line: str) -> dict:
@@ -73,7 +75,15 @@ class SavedTranslator:
             A dictionary of `translation`, a string; `score`, a number;
             `source_pieces` and `target_pieces`, lists of S and T word pieces;
             and `attention`, `(N, H, T, S)`, see `Translator.explain`.
+
+        Raises:
+            ValueError: if there is no single string.
         """
+        if not isinstance(line, str | bytes):
+            raise ValueError(
+                "`explain` takes one string. Received: a "
+                f"{type(line).__name__}. Call it for each."
+            )
         text = tf.constant([encoded(line)])
         found = self.loaded.signatures["explain"](text=text)
         found = {name: value.numpy()[0] for name, value in found.items()}
@@ -116,7 +126,7 @@ class SavedTranslator:
 
         def translate(text):
             found = self.loaded.signatures["n_best"](
-                text=text,
+                text=as_strings(text),
                 beam_size=tf.constant(settings.beam_size),
                 alpha=tf.constant(float(settings.alpha)),
                 max_length=tf.constant(self.metadata["max_length"]),

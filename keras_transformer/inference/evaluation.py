@@ -35,12 +35,17 @@ def score(
         `sentences`.
 
     Raises:
-        ValueError: if the lists differ in length or are empty, or if
-            sacreBLEU has no such tokenizer.
+        ValueError: if the lists differ in length, are empty or are single
+            strings, or if sacreBLEU has no such tokenizer.
     """
     import sacrebleu  # here, so that the command's help starts fast
 
     check_tokenizer(tokenize)
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise ValueError(
+            "Translations and references are lists of strings. Received: a "
+            "single string. Give `[text]`."
+        )
     if len(hypotheses) != len(references) or not references:
         raise ValueError(
             "Every sentence needs its reference. Received: "

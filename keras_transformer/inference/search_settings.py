@@ -5,12 +5,11 @@ It imports neither Keras nor TensorFlow, so the command shows its help fast.
 
 import dataclasses
 import math
-import numbers
 
 from keras_transformer.config import (
     check_at_least,
     check_field,
-    check_integers,
+    check_types,
     option_field,
 )
 
@@ -85,12 +84,8 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         # TensorFlow would not take an integer of NumPy as int32.
-        check_integers(self)
-        is_number = isinstance(self.alpha, numbers.Real)
-        expected = "a finite number"
-        check_field(
-            self, "alpha", is_number and math.isfinite(self.alpha), expected
-        )
+        check_types(self)
+        check_field(self, "alpha", math.isfinite(self.alpha), "a finite number")
         object.__setattr__(self, "alpha", float(self.alpha))
         check_at_least(
             self,

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import END, PAD, TransformerConfig
+from keras_transformer.config import (
+    END,
+    PAD,
+    TransformerConfig,
+    checked_integer,
+)
 from keras_transformer.data.batches import TrainingPairs
 from keras_transformer.data.encoded_pairs import take_slices
 from keras_transformer.inference.fast_model import InferenceModel
@@ -68,14 +73,9 @@ class Shortlist:
             seed: seed of the choice of the pairs. Defaults to 1.
 
         Raises:
-            ValueError: if `size` is less than 1.
+            ValueError: if `size` is no integer of at least 1.
         """
-        if size < 1:
-            raise ValueError(
-                "A shortlist has at least one target piece for each source "
-                f"piece. Received: size={size}"
-            )
-        size = min(size, target_vocab_size)
+        size = min(checked_integer("size", size), target_vocab_size)
         rows = np.random.default_rng(seed).permutation(len(pairs))
         sample = pairs.read(rows[: _affordable(pairs, rows)], epoch=0)
         counts = np.bincount(sample.target.values, minlength=target_vocab_size)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.config import END, PAD
 from keras_transformer.data.punctuation import normalize_punctuation
-from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.tokenizer import Tokenizer, as_strings
 from keras_transformer.inference.blockwise import BlockwiseModel
 from keras_transformer.inference.explanation import explained
 from keras_transformer.inference.fast_model import InferenceModel
@@ -165,7 +165,7 @@ class Translator:
         beam_size, alpha, max_length = checked(
             self.settings, beam_size, alpha, max_length
         )
-        text = _strings(text)
+        text = as_strings(text)
         pieces, truncated = self._source(text)
         is_full = ~self._is_blank(text, pieces)
         rows = tf.where(is_full)  # [n, 1]
@@ -205,8 +205,8 @@ class Translator:
             end token included; and `truncated`, bool `(B,)`, whether the text
             or the translation was too long.
         """
-        source, truncated = self._source(_strings(text))
-        translation = _strings(translation)
+        source, truncated = self._source(as_strings(text))
+        translation = as_strings(translation)
         tf.debugging.assert_equal(
             tf.size(text),
             tf.size(translation),
@@ -241,7 +241,7 @@ class Translator:
             weights of each target piece on the source pieces, which add up to
             1. For a blank string the pieces are empty and the weights 0.
         """
-        text = _strings(text)
+        text = as_strings(text)
         source, truncated = self._source(text)
         blank = self._is_blank(text, source)
         source = _at_least_one_row(source).to_tensor(PAD)
@@ -333,11 +333,6 @@ def best_of(found: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Returns the first hypothesis of each source, from `n_best`."""
     first = {name: found[name][:, 0] for name in ("translation", "score")}
     return {**found, **first}
-
-
-def _strings(texts):
-    """Returns strings `(B,)`, also of an empty list."""
-    return tf.ensure_shape(tf.convert_to_tensor(texts, tf.string), [None])
 
 
 def _at_least_one_row(pieces):

@@ -105,8 +105,8 @@ def beam_search(
         are padding with score -inf.
 
     Raises:
-        ValueError: if `beam_size` < 1 or `alpha` < 0, or if `formula` or
-            `early_stopping` is unknown.
+        ValueError: if `beam_size` < 1 or `alpha` < 0, if `formula` or
+            `early_stopping` is unknown, or if a shape is another.
     """
     beam_size, alpha = python_number(beam_size), python_number(alpha)
     if isinstance(beam_size, float) or any(
@@ -136,16 +136,19 @@ def beam_search(
         scores = scores / length_penalty(lengths, alpha, formula)
         return sequences[:, None], scores[:, None]
 
+    batch = ops.shape(constraints.limits)[0]
+    if reorder is None:
+        reorder = _reordered
+        _check_rows(cache, batch, beam_size)
     search = _Search(
         step_fn,
-        reorder or _reordered,
+        reorder,
         beam_size,
         alpha,
         formula,
         early_stopping,
         constraints,
     )
-    batch = ops.shape(constraints.limits)[0]
     no_scores = ops.full((batch, beam_size), MINUS_INFINITY, dtype="float32")
     hypotheses = ops.full(
         (batch, beam_size, constraints.longest), PAD, dtype="int32"
@@ -311,6 +314,20 @@ class _Search:
             return index + 1, tokens, alive, log_probs, done, scores, cache
 
         return ops.while_loop(some_are_unfinished, step, state)
+
+
+def _check_rows(cache, batch, beam_size):
+    """Checks that tensors have a row for each beam, as far as is known."""
+    if not (isinstance(batch, int) and isinstance(beam_size, int)):
+        return
+    for value in keras.tree.flatten(cache):
+        rows = (*ops.shape(value), None)[0]
+        if isinstance(rows, int) and rows != batch * beam_size:
+            raise ValueError(
+                "The tensors of `cache` must have a row for each beam of each "
+                f"sentence, {batch} · {beam_size}. Received: a shape "
+                f"{tuple(value.shape)}. Repeat the rows, or give `reorder`."
+            )
 
 
 def _reordered(cache, beams):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from keras import KerasTensor, ops
 
-from keras_transformer.config import END, PAD, START
+from keras_transformer.config import END, PAD, START, checked_integer
 from keras_transformer.search.batched_take import batched_take
-from keras_transformer.search.constraints import longest_limit
+from keras_transformer.search.constraints import as_integers, longest_limit
 from keras_transformer.search.next_token import most_probable
 from keras_transformer.search.sampling import Cache
 
@@ -82,14 +82,12 @@ def blockwise_search(
         of each row.
 
     Raises:
-        ValueError: if `block_size` is less than 1.
+        ValueError: if `block_size` is no integer of at least 1, or if `limits`
+            have another shape.
     """
-    if block_size < 1:
-        raise ValueError(
-            f"A block has at least one token. Received: block_size={block_size}"
-        )
+    block_size = checked_integer("block_size", block_size)
     longest = longest_limit(limits)
-    limits = ops.cast(limits, "int32")
+    limits = as_integers("limits", limits, ["batch"])
     batch = ops.shape(limits)[0]
     offsets = ops.arange(block_size, dtype="int32")
     block_end = ops.ones((batch, 1), "bool")

@@ -5,6 +5,7 @@ Shapes: B batch, P length of the prefixes.
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from keras import KerasTensor, ops
@@ -20,6 +21,21 @@ def longest_limit(limits: Sequence[int] | KerasTensor) -> int | KerasTensor:
     if all(isinstance(x, int | np.integer | np.ndarray) for x in numbers):
         return int(np.max(limits, initial=1))
     return ops.max(ops.cast(limits, "int32"), initial=1)
+
+
+def as_integers(name: str, values: Any, axes: Sequence[str]) -> KerasTensor:
+    """Returns an argument of a search as int32.
+
+    Raises:
+        ValueError: if it has not these axes.
+    """
+    values = ops.cast(values, "int32")
+    if len(values.shape) != len(axes):
+        raise ValueError(
+            f"`{name}` must have shape ({', '.join(axes)}). "
+            f"Received: {name}.shape={tuple(values.shape)}"
+        )
+    return values
 
 
 class Constraints:
@@ -43,20 +59,19 @@ class Constraints:
         prefix: KerasTensor | None,
         end_id: int,
     ):
-        self.limits = ops.cast(limits, "int32")
+        self.limits = as_integers("limits", limits, ["batch"])
         rows = ops.shape(self.limits)
         self.minima = None
         if minima is not None:
-            minima = ops.cast(minima, "int32")
+            minima = as_integers("minima", minima, ["batch"])
             self.minima = ops.broadcast_to(minima, rows)
         self.prefix = None
         self.end_id = end_id
         self.longest = longest_limit(limits)
         if prefix is not None:
+            prefix = as_integers("prefix", prefix, ["batch", "length"])
             # One more free column, so that the prefix is never empty.
-            prefix = ops.pad(
-                ops.cast(prefix, "int32"), ((0, 0), (0, 1)), constant_values=-1
-            )
+            prefix = ops.pad(prefix, ((0, 0), (0, 1)), constant_values=-1)
             length = ops.shape(prefix)[1]
             self.prefix = ops.broadcast_to(prefix, (*rows, length))
             self.prefix_positions = ops.arange(length, dtype="int32")

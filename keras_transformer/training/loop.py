@@ -33,7 +33,7 @@ class TrainingInterrupted(Exception):  # noqa: N818, it is no error
     143
 
     Args:
-        step: the last step that was done.
+        step: the last step that was done; also an attribute.
         signal: SIGTERM or SIGINT; also an attribute.
     """
 
@@ -41,7 +41,11 @@ class TrainingInterrupted(Exception):  # noqa: N818, it is no error
         super().__init__(
             f"Stopped by {signal.name} after step {step:,}; all state is saved."
         )
-        self.signal = signal
+        self.step, self.signal = step, signal
+
+    def __reduce__(self):
+        # From a pool of processes, errors come pickled.
+        return type(self), (self.step, self.signal)
 
 
 class ValidationInterrupted(Exception):  # noqa: N818, it is no error
@@ -228,7 +232,8 @@ class Loop:
                 logs = means.add(self.evaluation_step(iterator))
                 if self.sum_over_replicas(self._stop_requests())[1] > 0:
                     raise ValidationInterrupted
-        except tf.errors.OutOfRangeError:
+        # Eagerly, an iterator ends as those of Python.
+        except (tf.errors.OutOfRangeError, StopIteration):
             return logs
 
     def _distributed(self, dataset):

@@ -1,9 +1,12 @@
 """The models of a run: the new one that is trained, and the trained one."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
 import pathlib
+import random
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -21,6 +24,21 @@ from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run, write_run
 
 TEACHER = "teacher"  # folder in that of a run
+
+
+@contextlib.contextmanager
+def seeded_layers(seed: int) -> Iterator[None]:
+    """Seeds the layers that are made in this context.
+
+    Keras draws the seed of a layer from Python's `random`. Its state is
+    restored, since it is the caller's.
+    """
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
@@ -130,7 +148,7 @@ def run_of_model(
         folder: folder of the new run, which must not exist.
         source_tokenizer: the vocabulary of the sources, a `Tokenizer`.
         target_tokenizer: that of the translations. Defaults to `None`, a
-            shared vocabulary.
+            shared vocabulary; then the same one may be given again.
         source, target: the languages. Default to "en" and "de".
         search: how translations are searched. Defaults to the paper's search.
 
@@ -162,11 +180,16 @@ def run_of_model(
             f"source_features={config.source_features}, which reads vectors. "
             "Search it by `beam_search` instead."
         )
-    is_shared = target_tokenizer is None
-    if is_shared != config.shared_vocabulary:
+    is_shared = config.shared_vocabulary
+    if is_shared and target_tokenizer is not None:
+        holds = target_tokenizer.model == source_tokenizer.model
+    else:
+        holds = is_shared or target_tokenizer is not None
+    if not holds:
         raise ValueError(
-            "`target_tokenizer` belongs to a model with two vocabularies. "
-            f"Received: shared_vocabulary={config.shared_vocabulary}, "
+            "A model with two vocabularies needs a `target_tokenizer`, and one "
+            "with a shared vocabulary has no other. Received: "
+            f"shared_vocabulary={is_shared}, "
             f"target_tokenizer={target_tokenizer}"
         )
     target_tokenizer = target_tokenizer or source_tokenizer
@@ -286,10 +309,10 @@ def with_other_depth(
         model: the trained model.
         config: its config, but for `num_layers`, `num_encoder_layers`,
             `num_decoder_layers` and rates of dropout.
-        seed: seed of the new layers, to which all random numbers are reset.
+        seed: seed of the new layers.
     """
-    keras.utils.set_random_seed(seed)
-    other = Transformer(config, seed=seed, dtype=exact_policy())
+    with seeded_layers(seed):
+        other = Transformer(config, seed=seed, dtype=exact_policy())
     for stack in ("encoder_layers", "decoder_layers"):
         pairs = zip(getattr(other, stack), getattr(model, stack), strict=False)
         for layer, trained in pairs:

@@ -6,8 +6,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import keras
+
 from keras_transformer.atomic_files import check_is_new, folder_aside
-from keras_transformer.config import TransformerConfig
+from keras_transformer.config import TransformerConfig, check_argument
 from keras_transformer.data.corpus import (
     absolute,
     absolute_path,
@@ -106,6 +108,10 @@ def start_run(
         ConnectionError: if the corpus cannot be downloaded.
         OSError: if the disk has no space for the corpus.
     """
+    check_argument("recipe", recipe, Recipe, "Make one by `Recipe(...)`.")
+    if search is not None:
+        remedy = "Make them by `SearchSettings(...)`."
+        check_argument("search", search, SearchSettings, remedy)
     folder = pathlib.Path(folder)
     check_is_new(
         folder,
@@ -132,6 +138,7 @@ def start_run(
     overrides = _without_vocabulary(overrides, None if preset else initial)
     # Wrong settings are to show before the corpus is read.
     config = _config(preset, initial, recipe, None, overrides)
+    keras.activations.get(config.activation)
     _check_positions(config, recipe)
     recipe = dataclasses.replace(
         recipe, dtype_policy=resolve_dtype_policy(recipe.dtype_policy)

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import processor
-from keras_transformer.config import PAD
+from keras_transformer.config import PAD, checked_integer
 from keras_transformer.data.batches import cut_batches, training_batches
 from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
 from keras_transformer.inference.proposal_layer import ProposalLayer
@@ -64,8 +64,8 @@ def learn_proposals(
             the run has no intact checkpoint, or if it is imported and has no
             training pairs.
     """
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
+    steps = checked_integer("steps", steps)
+    block_size = checked_integer("block_size", block_size, 2)
     model = load_model(run)
     layer = ProposalLayer.for_model(
         model.config,

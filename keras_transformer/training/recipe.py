@@ -120,20 +120,20 @@ class Recipe(CorpusSettings):
     )
 
     def __post_init__(self):
-        super().__post_init__()
         for name in ("corpus", "initial_run", "data_dir"):
             value = getattr(self, name)
             if isinstance(value, os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
-        check_field(
-            self, "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
-        )
         if not isinstance(self.corpus, str):
             raise ValueError(
                 "The corpus of a recipe is a name or a path, as a string. "
                 f"Received: a {type(self.corpus).__name__}. Prepare rows of "
                 "Python first, by `prepare(rows, folder)`."
             )
+        super().__post_init__()
+        check_field(
+            self, "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
+        )
         check_at_least(self, r_drop=0)
         check_field(self, "bpe_dropout", 0 <= self.bpe_dropout < 1, "in [0, 1)")
         check_field(

@@ -4,12 +4,12 @@ import contextlib
 import dataclasses
 import json
 import math
-import operator
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
+from keras_transformer.config import check_argument, checked_integer
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.inference import evaluation
 from keras_transformer.lock import lock
@@ -28,6 +28,7 @@ from keras_transformer.training.models import (
     load_model,
     load_teacher,
     make_model,
+    seeded_layers,
 )
 from keras_transformer.training.progress import resume
 from keras_transformer.training.run import Run, record_start, steps_to_train
@@ -41,7 +42,8 @@ def train(
     steps: int | None = None,
     strategy: tf.distribute.Strategy | None = None,
     verbose: int | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: keras.callbacks.Callback
+    | Sequence[keras.callbacks.Callback] = (),
 ) -> Transformer:
     """Trains a run up to `steps` updates, from its newest checkpoint if any,
     chooses its weights, and scores the recipe's `test_split` if it has one.
@@ -64,8 +66,8 @@ def train(
             the recipe's, or to more if an earlier start had more.
         strategy: a `tf.distribute` strategy. Defaults to `default_strategy()`.
         verbose: as in `fit`. Defaults to a bar on a terminal, lines elsewhere.
-        callbacks: Keras callbacks. An epoch of theirs is `validate_every`
-            steps.
+        callbacks: Keras callbacks, or one. An epoch of theirs is
+            `validate_every` steps.
 
     Returns:
         The trained `Transformer`, with the chosen weights on the first worker.
@@ -76,8 +78,10 @@ def train(
             or if a loss is not finite.
         TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
     """
-    recipe = run.recipe
-    steps = _checked(steps_to_train(run) if steps is None else steps)
+    check_argument("run", run, Run, "Open the folder by `open_run`.")
+    if steps is not None:
+        steps = checked_integer("steps", steps)
+    recipe, steps = run.recipe, steps or steps_to_train(run)
     strategy = strategy or default_strategy()
     sharding = sharding_of(strategy, recipe.gradient_accumulation_steps)
     is_first = sharding.worker == 0
@@ -87,8 +91,7 @@ def train(
         validation = load_split(run, recipe.validation_split)
 
         # Model, and how far it is
-        keras.utils.set_random_seed(recipe.seed)
-        with strategy.scope():
+        with strategy.scope(), seeded_layers(recipe.seed):
             model = make_model(run.config, recipe)
             if is_first:
                 policy = model.dtype_policy.name
@@ -117,7 +120,12 @@ def train(
                 run, model, validation.pairs, start, loop, is_first
             )
             watchers = _callback_list(
-                [*own, *callbacks], model, recipe, steps, verbose, is_first
+                [*own, *keras.tree.flatten(callbacks)],
+                model,
+                recipe,
+                steps,
+                verbose,
+                is_first,
             )
             loop.fit(batches, validation_batches, start, steps, watchers)
 
@@ -127,16 +135,6 @@ def train(
         # Should the first worker have to begin again, it will need the others.
         loop.wait_for_all()
         return model
-
-
-def _checked(steps):
-    """Returns the number of steps."""
-    if not hasattr(steps, "__index__") or steps < 1:
-        raise ValueError(
-            "`steps` must be an integer of at least 1. Received: "
-            f"steps={steps!r}"
-        )
-    return operator.index(steps)
 
 
 def _locked(run, is_first):

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 
+from keras_transformer.config import checked_integer
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints, lora
 from keras_transformer.training.models import exact_policy
@@ -38,13 +39,12 @@ def choose_weights(run: Run, last: int | None = None) -> Transformer:
         The model with the chosen weights.
 
     Raises:
-        ValueError: if `last` is less than 1, or if there is no intact
-            checkpoint.
+        ValueError: if `last` is no integer of at least 1, or if there is no
+            intact checkpoint.
     """
     if last is None:
         last = run.recipe.average_checkpoints
-    if last < 1:
-        raise ValueError(f"`last` must be at least 1. Received: last={last}")
+    last = checked_integer("last", last)
     model = Transformer(run.config, dtype=exact_policy())
     candidates = _candidates(run, model, last)
     validation = load_split(run, run.recipe.validation_split).pairs
