@@ -82,6 +82,14 @@ def test_the_table_of_requests_holds_by_http(server, row):
         assert body == row.answer
 
 
+def test_a_request_may_name_its_host_or_ask_for_a_web_socket(server):
+    assert server.request("GET", "http://elsewhere/healthz")[0] == 200
+    assert server.request("GET", "http://elsewhere/nowhere")[0] == 404
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    assert server.request("GET", "/healthz", b"", upgrade)[0] == 200
+    assert "websockets" not in server.log.read_text()
+
+
 def test_answers_are_those_of_the_export(server, expected):
     assert server.translate(*TEXTS) == list(expected.values())
     for text in TEXTS:
@@ -530,7 +538,7 @@ def test_a_token_and_a_full_queue(folder, tmp_path, expected):
             stub.Predict(predict_pb2.PredictRequest(), timeout=60)
         assert caught.value.code().name == "UNAUTHENTICATED"
 
-    headers = {"Authorization": "Bearer secret"}
+    headers = {"Authorization": "bearer secret"}
 
     def ask(_):
         return server.request("POST", path, body, headers)

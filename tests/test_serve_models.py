@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import pathlib
+import re
 
 import pytest
 
@@ -10,9 +11,11 @@ from keras_transformer.serve import models as models_module
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.model_config import (
     ModelConfig,
+    config_of_path,
     read_config_file,
     versions_in,
 )
+from keras_transformer.serve.model_process import ProcessEndedError
 from keras_transformer.serve.models import Models
 
 
@@ -84,6 +87,77 @@ def test_a_version_that_cannot_be_read_is_passed_over(tmp_path, unreadable):
         assert models.available("demo") == [1]
 
     follow([ModelConfig("demo", tmp_path)], use, unreadable)
+
+
+def test_a_version_whose_process_was_killed_is_tried_again(
+    tmp_path, monkeypatch
+):
+    """Its files are as they were. What is damaged is not tried again."""
+    monkeypatch.setattr(models_module, "FIRST_PAUSE", 0.01)
+    make_versions(tmp_path, 1)
+    tried = []
+
+    async def start_version(name, path):
+        tried.append(path.name)
+        if path.name == "3":
+            raise ValueError("damaged")
+        if path.name == "2" and tried.count("2") < 3:
+            raise ProcessEndedError("killed")
+        return Served(path)
+
+    async def use():
+        config = ModelConfig("demo", tmp_path, versions=[1, 2, 3])
+        models = Models(lambda: [config], start_version, 0.01)
+        await models.update()
+        make_versions(tmp_path, 2, 3)
+        for _ in range(30):
+            await models.update()
+            await asyncio.sleep(0.005)
+        assert models.available("demo") == [2, 1]
+
+    asyncio.run(use())
+    assert sorted(tried) == ["1", "2", "2", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"base_path": "typo"}, "no version in '.*typo'. Found: none"),
+        ({"versions": [1, 77]}, "no 77 in .* Found: 1, 2. Correct"),
+        ({"labels": {"canary": 9}}, "no 9 in .* Found: 1, 2"),
+    ],
+    ids=str,
+)
+def test_a_version_that_is_not_there_is_named_once(
+    tmp_path, caplog, config, expected
+):
+    make_versions(tmp_path, 1, 2)
+    config = {"base_path": tmp_path, **config}
+    config["base_path"] = tmp_path / config["base_path"]
+
+    async def use(models):
+        for _ in range(3):
+            await models.update()
+
+    follow([ModelConfig("demo", **config)], use)
+    errors = [x for x in caplog.messages if x.startswith("Model 'demo' has")]
+    assert len(errors) == 1
+    assert re.search(expected, errors[0])
+
+
+@pytest.mark.parametrize("name", ["01", "٣"])
+def test_a_folder_that_is_no_version_is_not_served_as_one(tmp_path, name):
+    make_versions(tmp_path, 1, 3)
+    (tmp_path / "1").rename(tmp_path / name)
+    with pytest.raises(ValueError, match=f"No SavedModel in .*{name}'"):
+        config_of_path(tmp_path / name)
+
+
+def test_a_model_is_called_as_its_folder(tmp_path, monkeypatch):
+    make_versions(tmp_path / "demo", 1)
+    monkeypatch.chdir(tmp_path / "demo" / "1")
+    assert config_of_path("..").name == "demo"
+    assert config_of_path(".") == config_of_path(tmp_path / "demo" / "1")
 
 
 def test_a_folder_that_cannot_be_read_stops_no_other_model(

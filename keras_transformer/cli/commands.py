@@ -263,8 +263,8 @@ def evaluate(given: dict[str, Any]) -> None:
     references = read_lines(given["reference"])
     if len(sources) != len(references) or not sources:
         raise ValueError(
-            "Source and reference must have the same number of lines. "
-            f"Received: {len(sources)} in {given['source']!r}, "
+            "Source and reference must have the same number of lines, at least "
+            f"one. Received: {len(sources)} in {given['source']!r}, "
             f"{len(references)} in {given['reference']!r}."
         )
     batch_size = given.get("batch_size", BATCH_SIZE)

@@ -20,9 +20,10 @@ def serve(given: dict[str, Any]) -> None:
     if engine == "local":
         _check_options_of_ray(given)
     if ("path" in given) == ("config" in given):
+        received = "both" if "path" in given else "neither"
         raise ValueError(
-            "`serve` takes a model or a config file. Give either MODEL or "
-            "--config FILE."
+            "`serve` takes a model or a config file. Received: "
+            f"{received}. Give either MODEL or --config FILE."
         )
     if "config" in given:
         path = given["config"]

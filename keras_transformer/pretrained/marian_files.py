@@ -98,11 +98,11 @@ def find(source: str | os.PathLike) -> pathlib.Path:
             )
         )
     except Exception as error:  # the network library has many kinds
+        reason = " ".join(str(error).split())[:200].rstrip(".")
         raise ConnectionError(
             f"{str(source)!r} is no folder here, and cannot be downloaded from "
-            f"the Hugging Face hub: {' '.join(str(error).split())[:200]} "
-            "Download its files where there is a network, and give their "
-            "folder."
+            f"the Hugging Face hub: {reason}. Download its files where there "
+            "is a network, and give their folder."
         ) from error
 
 

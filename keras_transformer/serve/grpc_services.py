@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hmac
 import math
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from tensorflow_serving.apis import (
 )
 
 from keras_transformer.serve import messages
+from keras_transformer.serve.bearer_token import is_bearer
 from keras_transformer.serve.errors import ServingError, too_large
 from keras_transformer.serve.http_app import log_access
 from keras_transformer.serve.metrics import Metrics
@@ -187,8 +187,7 @@ class Watcher(grpc.aio.ServerInterceptor):
         if self._token is None:
             return
         metadata = dict(context.invocation_metadata() or ())
-        given = str(metadata.get("authorization", "")).encode()
-        if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+        if not is_bearer(metadata.get("authorization", ""), self._token):
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
                 "A bearer token is needed in the metadata `authorization`.",

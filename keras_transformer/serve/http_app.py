@@ -6,9 +6,9 @@ limits, the token, clients that go away, the access log.
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
+import re
 import sys
 import time
 import zlib
@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from keras_transformer.serve import rest, web_page
+from keras_transformer.serve.bearer_token import is_bearer
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.models import Models
@@ -76,6 +77,8 @@ class Application:
             )
         start = time.monotonic()
         path = scope["raw_path"].decode("latin-1")
+        # The absolute form, which proxies may send: RFC 9112, section 3.2.2.
+        path = re.sub(r"^https?://[^/?]*", "", path, flags=re.IGNORECASE)
         headers = {
             key.decode("latin-1").lower(): value.decode("latin-1")
             for key, value in scope["headers"]
@@ -168,8 +171,7 @@ class Application:
         # A browser asks without the token whether a page may send it.
         if method == "OPTIONS" and self._cors and _is_rest(path):
             return
-        given = headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
+        if not is_bearer(headers.get("authorization", ""), self.token):
             raise ServingError(
                 "UNAUTHENTICATED",
                 "A bearer token is needed in the header `Authorization`.",

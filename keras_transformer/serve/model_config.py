@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
+from keras_transformer.serve.settings import read_text
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -35,6 +37,23 @@ class ModelConfig:
             return [number for number in found if number in self.versions]
         return found[: self.latest] if self.latest else found
 
+    def check_found(self, found: Sequence[int]) -> None:
+        """Checks that the versions that it names are there, or else any.
+
+        Raises:
+            ValueError: if they are not.
+        """
+        named = {*self.versions, *self.labels.values()}
+        if found and named <= set(found):
+            return
+        versions = ", ".join(map(str, sorted(named - set(found)))) or "version"
+        raise ValueError(
+            f"Model {self.name!r} has no {versions} in "
+            f"{str(self.base_path)!r}. Found: "
+            f"{', '.join(map(str, sorted(found))) or 'none'}. Correct the "
+            "config, or export the run there."
+        )
+
 
 def config_of_path(path: str | os.PathLike) -> ModelConfig:
     """Returns the config of a model's folder, or of one version's.
@@ -45,9 +64,9 @@ def config_of_path(path: str | os.PathLike) -> ModelConfig:
     Raises:
         ValueError: if there is no such export.
     """
-    path = pathlib.Path(path).absolute()
+    path = pathlib.Path(os.path.abspath(path))
     versions: tuple[int, ...] = ()
-    if path.name.isdecimal() and (path / "saved_model.pb").is_file():
+    if (path / "saved_model.pb").is_file() and _is_version(path.name):
         path, versions = path.parent, (int(path.name),)
     if not versions_in(path):
         raise ValueError(
@@ -77,7 +96,7 @@ def read_config_file(path: str | os.PathLike) -> list[ModelConfig]:
         ValueError: if the file is malformed, or a model has no name or an
             unknown platform, or the name of another.
     """
-    text = pathlib.Path(path).read_text("utf-8")
+    text = read_text(path)
     message = model_server_config_pb2.ModelServerConfig()
     try:
         text_format.Parse(text, message)
@@ -113,12 +132,14 @@ def versions_in(folder: pathlib.Path) -> list[int]:
     return [
         int(name)
         for name in names
-        if name.isascii()
-        and name.isdecimal()
-        and str(int(name)) == name
-        and int(name) < 2**63
-        and _has_model(folder / name)
+        if _is_version(name) and _has_model(folder / name)
     ]
+
+
+def _is_version(name):
+    """Returns whether a folder's name is the number of a version."""
+    is_number = name.isascii() and name.isdecimal()
+    return is_number and str(int(name)) == name and int(name) < 2**63
 
 
 def _has_model(folder):

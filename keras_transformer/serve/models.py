@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import pathlib
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from keras_transformer.serve.errors import (
@@ -14,6 +16,7 @@ from keras_transformer.serve.errors import (
     no_status,
 )
 from keras_transformer.serve.model_config import ModelConfig, versions_in
+from keras_transformer.serve.model_process import ProcessEndedError
 from keras_transformer.serve.served import ServedVersion, VersionStatus
 from keras_transformer.serve.version import Version
 
@@ -21,6 +24,8 @@ logger = logging.getLogger("keras_transformer.serve")
 
 # A request may have found a version and not yet be waiting in it.
 SECONDS_BEFORE_UNLOADING = 1.0
+# Seconds before a version is tried again whose process has ended.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
 StartVersion = Callable[[str, pathlib.Path], Awaitable[Version]]
 
@@ -70,6 +75,8 @@ class Models:
         self._entries: dict[str, dict[int, _Entry]] = {}
         self._labels: dict[str, dict[str, int]] = {}  # that are in force
         self._errors: dict[str, str] = {}  # of the last look, by subject
+        # Versions to try again: when, and after how long a pause.
+        self._again: dict[pathlib.Path, tuple[float, float]] = {}
         self._unloading: set[asyncio.Task] = set()
 
     def find(
@@ -191,6 +198,11 @@ class Models:
         self._entries.setdefault(config.name, {})
         found = versions_in(config.base_path)
         wanted = config.wanted(found)
+        await self._load_wanted(config, found, wanted)
+        self._unload_others(config, wanted)
+        config.check_found(found)
+
+    async def _load_wanted(self, config, found, wanted):
         for number in wanted:
             await self._load_if_new(config, number)
         if not config.versions:
@@ -199,7 +211,9 @@ class Models:
                 if self.available(config.name):
                     break
                 await self._load_if_new(config, number)
-        # The versions in use stay until others take their place.
+
+    def _unload_others(self, config, wanted):
+        """Unloads versions in use when others have taken their place."""
         available = set(self.available(config.name))
         if not available & set(wanted):
             return
@@ -224,11 +238,18 @@ class Models:
         self._labels[config.name] = labels
 
     async def _load_if_new(self, config, number):
-        """Loads a version, unless it was loaded or tried as it is now."""
+        """Loads a version, unless it was loaded or tried as it is now.
+
+        What failed for want of memory, say, is tried again as it is.
+        """
         path = config.base_path / str(number)
         files = _files(path)
         entry = self._entries[config.name].get(number)
-        if entry is None or (entry.files != files and entry.may_become(path)):
+        again, _ = self._again.get(path, (math.inf, 0))
+        is_due = time.monotonic() >= again
+        if entry is None or (
+            entry.may_become(path) and (is_due or entry.files != files)
+        ):
             await self._load(config.name, number, path, files)
             self._move_labels(config)
 
@@ -246,10 +267,15 @@ class Models:
             entry.status = VersionStatus(number, "END", "UNKNOWN", f"{error}")
             if in_use:
                 in_use.files = files
+            _, pause = self._again.pop(path, (0, FIRST_PAUSE / 2))
+            if isinstance(error, ProcessEndedError | OSError):
+                pause = min(2 * pause, LONGEST_PAUSE)
+                self._again[path] = time.monotonic() + pause, pause
             logger.warning(
                 "Version %d of model %s is not served: %s", number, name, error
             )
             return
+        self._again.pop(path, None)
         entry.status = VersionStatus(number, "AVAILABLE")
         self._entries[name][number] = entry
         if in_use:

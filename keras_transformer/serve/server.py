@@ -17,6 +17,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from keras_transformer.serve.bearer_token import read_token
 from keras_transformer.serve.engine import Engine, LocalEngine
 from keras_transformer.serve.grpc_services import (
     ModelService,
@@ -64,7 +65,7 @@ def serve(
 
 async def _serve(read_configs, settings, start_engine):
     metrics = Metrics()
-    token = _token(settings.token_file)
+    token = read_token(settings.token_file)
     _check_tls(settings)
 
     async def start_version(name, path):
@@ -141,6 +142,12 @@ class _HttpServer(uvicorn.Server):
                 ssl_keyfile=settings.tls_key,
             )
         )
+        # It would advise to install a library for WebSockets.
+        logging.getLogger("uvicorn.error").addFilter(
+            lambda record: (
+                "upgrade" not in record.msg and "WebSocket" not in record.msg
+            )
+        )
 
     @contextlib.contextmanager
     def capture_signals(self):
@@ -214,6 +221,8 @@ def _check_tls(settings):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     files = settings.tls_certificate, settings.tls_key
     try:
+        for file in files:  # OpenSSL does not say which one is missing
+            pathlib.Path(file).read_bytes()
         # Without a password OpenSSL would ask for that of a key that has one.
         context.load_cert_chain(*files, password="")
     except OSError as error:
@@ -223,19 +232,6 @@ def _check_tls(settings):
             f"tls_certificate={files[0]}, tls_key={files[1]}: {error}. Make "
             "both anew, or name the right ones."
         ) from error
-
-
-def _token(path):
-    """Returns the token of a file, or `None` without a file."""
-    if path is None:
-        return None
-    token = pathlib.Path(path).read_text("utf-8").strip()
-    if not token:
-        raise ValueError(
-            "A token file must hold a token. Received: "
-            f"{path!r}, which is empty."
-        )
-    return token
 
 
 def _greet(models, settings, port, grpc_port):
