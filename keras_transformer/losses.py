@@ -59,7 +59,9 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     Args:
         label_smoothing: ε, spread over all V classes. Defaults to 0.1.
         pad_id: label of padding, which has no loss. Defaults to 0.
-        reduction: "mean_with_sample_weight" (default), "sum" or "none".
+        reduction: "mean_with_sample_weight" (default), the mean over real
+            tokens, "sum" or "none". Keras' other means divide by B·T, padding
+            included.
 
     Raises:
         ValueError: if `label_smoothing` is out of range.
@@ -74,12 +76,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         **kwargs: Any,
     ):
         super().__init__(name=name, reduction=reduction, **kwargs)
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                "`label_smoothing` must be in [0, 1). "
-                f"Received: label_smoothing={label_smoothing}"
-            )
-        self.label_smoothing = label_smoothing
+        self.label_smoothing = _checked_smoothing(label_smoothing)
         self.pad_id = pad_id
 
     def __call__(
@@ -166,6 +163,15 @@ class MaskedSum(keras.losses.Loss):
         return self.values
 
 
+def _checked_smoothing(label_smoothing):
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(
+            "`label_smoothing` must be in [0, 1). "
+            f"Received: label_smoothing={label_smoothing}"
+        )
+    return label_smoothing
+
+
 def legal_labels(labels: KerasTensor, pad_id: int) -> KerasTensor:
     """Replaces padding by class 0: the id of padding, such as -1, may be no
     class."""
@@ -243,7 +249,7 @@ class TokenLoss(TokenMetric):
         self, name: str = "nll", label_smoothing: float = 0.0, **kwargs: Any
     ):
         super().__init__(name=name, **kwargs)
-        self.label_smoothing = label_smoothing
+        self.label_smoothing = _checked_smoothing(label_smoothing)
 
     def values(self, y_true: KerasTensor, y_pred: KerasTensor) -> KerasTensor:
         labels = legal_labels(y_true, self.pad_id)

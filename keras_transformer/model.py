@@ -61,7 +61,7 @@ class Transformer(keras.Model):
             and `source_mask`, boolean `(B, S)`, is True at real vectors.
 
     Returns:
-        float32 logits `(B, T, V)`.
+        logits `(B, T, V)`, float32 in every policy but float64.
     """
 
     def __init__(

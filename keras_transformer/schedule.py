@@ -53,9 +53,10 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self, d_model: int, warmup_steps: int = 4000, scale: float = 1.0
     ):
         super().__init__()
-        if min(d_model, warmup_steps, scale) <= 0:
+        if not all(0 < x < math.inf for x in (d_model, warmup_steps, scale)):
             raise ValueError(
-                "`d_model`, `warmup_steps` and `scale` must be positive. "
+                "`d_model`, `warmup_steps` and `scale` must be positive and "
+                "finite. "
                 f"Received: d_model={d_model}, warmup_steps={warmup_steps}, "
                 f"scale={scale}"
             )

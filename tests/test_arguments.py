@@ -61,6 +61,8 @@ def step(tokens, cache, index):
         (lambda: SentencePairs(["a", "b"], ["c"]), "2 sentences, 1 trans"),
         (lambda: load_pairs(None, "train", "en", "de"), "Received: a NoneType"),
         (lambda: train_tokenizer("corpus/train.en", 300), "several strings"),
+        (lambda: train_tokenizer(["", " "], 300), "no text.*not blank"),
+        (lambda: train_tokenizer([], 300), "no text.*not blank"),
         (lambda: train_tokenizer(["a"], 300.0), r"integer.*vocab_size=300\.0"),
         (lambda: score("abc", "abc"), "single string"),
         (lambda: train("runs/demo"), "a `Run`.*'runs/demo'.*`open_run`"),

@@ -51,6 +51,17 @@ def test_a_leak_is_found_and_named(leak, message):
         )
 
 
+def test_the_tolerance_and_the_id_of_padding_may_be_others():
+    def at_padding(ids):  # a little more where padding 9 is, or longer
+        return np.asarray(ids)[..., None] + 1e-3 * (np.asarray(ids) == 9).sum()
+
+    ids = np.where(IDS == 0, 9, IDS)
+    assert_no_leak(at_padding, ids, pad_id=9, tolerance=0.1)
+    with pytest.raises(AssertionError, match="More padding"):
+        assert_no_leak(at_padding, ids, pad_id=9)
+    assert_no_leak(at_padding, IDS)  # here 9 is no padding
+
+
 def test_the_leak_of_stacked_keras_attention_is_found():
     """`keras.layers.MultiHeadAttention` removes the masks of its inputs.
 

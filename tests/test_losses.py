@@ -237,3 +237,5 @@ def test_config_round_trips(thing):
 def test_errors_name_what_was_received():
     with pytest.raises(ValueError, match=r"label_smoothing=1\.5"):
         LabelSmoothedCrossEntropy(1.5)
+    with pytest.raises(ValueError, match=r"label_smoothing=2\.0"):
+        TokenLoss(label_smoothing=2.0)

@@ -47,6 +47,21 @@ def test_the_picture_of_a_long_sentence_does_not_fill_the_memory(
     assert 5e4 < height * width <= 1.05e5
 
 
+def test_another_layer_may_be_drawn(tmp_path):
+    attention = np.random.default_rng(1).dirichlet([1] * 3, (2, 1, 5))
+    drawn = [
+        plot_attention(
+            list("abc"), list("vwxyz"), attention, tmp_path / name, **layer
+        ).read_bytes()
+        for name, layer in (
+            ("first.png", {"layer": 0}),
+            ("last.png", {"layer": 1}),
+            ("default.png", {}),
+        )
+    ]
+    assert drawn[0] != drawn[1] == drawn[2]
+
+
 @pytest.mark.parametrize("heads", [1, 3, 8])
 def test_the_attention_of_any_number_of_heads_is_drawn(tmp_path, heads):
     attention = np.full((2, heads, 5, 7), 1 / 7)

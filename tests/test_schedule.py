@@ -1,6 +1,7 @@
 """Compares the learning rate schedule with equation 3."""
 
 import json
+import math
 
 import keras
 import numpy as np
@@ -62,3 +63,6 @@ def test_an_optimizer_that_uses_it_round_trips():
 def test_errors_name_what_was_received():
     with pytest.raises(ValueError, match="warmup_steps=0"):
         TransformerSchedule(512, 0)
+    for scale in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"scale={scale}"):
+            TransformerSchedule(512, 7, scale)

@@ -53,4 +53,6 @@ def _limit(error):
             ", too few word pieces for the characters of the text. Choose at "
             f"least {least[1]}."
         )
+    if re.search(r"sentences_\.empty\(\)|\(all_chars_count\) > \(0\)", error):
+        return ", and no text. Give sentences that are not blank."
     return f". SentencePiece says: {error.strip()}"
