@@ -199,6 +199,6 @@ def test_an_export_without_one_says_so(exported):
 
 
 def test_an_export_fails_before_anything_is_written(run, tmp_path):
-    with pytest.raises(ValueError, match="size=0"):
+    with pytest.raises(ValueError, match="shortlist=0"):
         saved_model.export(run, tmp_path / "model" / "1", shortlist=0)
     assert not list(tmp_path.iterdir())

@@ -191,12 +191,12 @@ def test_evaluation_does_not_depend_on_the_batch_size():
             assert other[name] == pytest.approx(value, abs=1e-6)
 
 
-def test_evaluation_ends_where_functions_run_eagerly(traced):
-    batches = evaluation_batches(some_pairs(), 131)
-    expected = traced.evaluate(batches)
+def test_evaluation_ends_where_functions_run_eagerly():
+    some, batches = loop(), evaluation_batches(some_pairs(), 131)
+    expected = some.evaluate(batches)
     tf.config.run_functions_eagerly(True)
     try:
-        found = traced.evaluate(batches)
+        found = some.evaluate(batches)
     finally:
         tf.config.run_functions_eagerly(False)
     assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
