@@ -593,7 +593,7 @@ def test_settings_of_the_search_are_integers(wrong):
 
 @pytest.mark.parametrize("alpha", ["0.6", float("inf"), float("nan"), None])
 def test_alpha_is_a_finite_number(alpha):
-    with pytest.raises(ValueError, match="`alpha` must be a .*number"):
+    with pytest.raises(ValueError, match=r"`alpha` must be a .*number"):
         SearchSettings(alpha=alpha)
     for number in (np.float32(0.5), np.float64(0.5), np.int64(1)):
         assert type(SearchSettings(alpha=number).alpha) is float
