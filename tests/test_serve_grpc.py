@@ -93,6 +93,13 @@ def test_a_request_names_its_model_as_in_tensorflow_serving():
     with_server(use, serve_fakes.Models())
 
 
+def messages_of(caplog):
+    """Returns what was logged, but for gRPC's poller: it may wake once more in
+    the closed event loop of an earlier test."""
+    messages = [record.getMessage() for record in caplog.records]
+    return [text for text in messages if "PollerCompletionQueue" not in text]
+
+
 def test_calls_that_are_not_implemented_leave_no_traceback(caplog):
     async def use(prediction, model):
         inference = inference_pb2.MultiInferenceRequest()
@@ -106,7 +113,7 @@ def test_calls_that_are_not_implemented_leave_no_traceback(caplog):
             assert "is not implemented" in details
 
     with_server(use, serve_fakes.Models())
-    assert caplog.text == ""
+    assert messages_of(caplog) == []
 
 
 def test_tensors_of_other_dtypes_are_not_read(caplog):
@@ -134,7 +141,7 @@ def test_tensors_of_other_dtypes_are_not_read(caplog):
             )
 
     with_server(use, serve_fakes.Models())
-    assert caplog.text == ""
+    assert messages_of(caplog) == []
 
 
 def test_calls_are_counted_by_the_code_that_they_end_with():
