@@ -46,8 +46,8 @@ def optimize_graphs(value):
     tf.config.optimizer.set_experimental_options({name: not value})
 
 
-# Each of these files takes minutes. They start first, so that at the end no
-# test process waits for another.
+# Each of these files takes long. They start first, so that at the end no test
+# process waits for another.
 SLOWEST_FILES = (
     "test_training.py",
     "test_examples.py",
@@ -56,6 +56,10 @@ SLOWEST_FILES = (
     "test_blockwise.py",
     "test_lora.py",
     "test_beam.py",
+    "test_training_loop.py",
+    "test_training_step.py",
+    "test_shortlist.py",
+    "test_windowed_attention.py",
 )
 
 
