@@ -381,7 +381,7 @@ def test_an_export_needs_a_name_that_servers_accept(run, tmp_path, monkeypatch):
     for name in ("two words", "it's"):
         with pytest.raises(ValueError, match=f"made of letters.*{name}"):
             saved_model.export(run, tmp_path / name / "1")
-    for folder in ("a[b]", "a\\b"):  # of which TensorFlow reads nothing
+    for folder in ("a[b]", "a\\b"):  # TensorFlow reads nothing there
         path = tmp_path / folder / "demo" / "1"
         path.mkdir(parents=True)
         (path / "saved_model.pb").touch()

@@ -44,7 +44,7 @@ def run() -> int:
     signal.signal(signal.SIGTERM, _end)
     try:
         status = main()
-    except SystemExit as error:  # of the parser, or of `_end`
+    except SystemExit as error:  # the parser and `_end` raise it
         status = int(error.code or 0)
     _leave_threads(status)
     return status

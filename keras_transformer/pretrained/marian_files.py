@@ -21,7 +21,7 @@ from keras_transformer.pretrained.marian_vocabulary import (
 from keras_transformer.pretrained.torch_file import read_torch_file
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-# Of layer normalisation; the config of neither program names it.
+# Layer normalisation needs it, and the config of neither program names it.
 EPSILON = {"transformers": 1e-5, "marian": 1e-6}
 HUB_FILES = (
     "config.json",

@@ -4,7 +4,7 @@ import hmac
 import os
 import re
 
-from keras_transformer.serve.settings import read_text
+from keras_transformer.serve.text_file import read_text
 
 
 def read_token(path: str | os.PathLike | None) -> str | None:

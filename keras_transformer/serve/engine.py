@@ -13,7 +13,8 @@ from keras_transformer.serve.model_process import (
     ProcessEndedError,
 )
 
-LONGEST_PAUSE = 30.0  # seconds between two attempts to start a process
+# Seconds between two attempts to start a process: they double.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 logger = logging.getLogger("keras_transformer.serve")
 
 
@@ -102,7 +103,7 @@ class LocalEngine:
                 await self._start_again()
 
     async def _start_again(self):
-        pause = 1.0
+        pause = FIRST_PAUSE
         logger.warning(
             "The process of %s has ended: it is started again.", self._path
         )

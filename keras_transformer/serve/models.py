@@ -10,6 +10,7 @@ import pathlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from keras_transformer.serve.engine import FIRST_PAUSE, LONGEST_PAUSE
 from keras_transformer.serve.errors import (
     no_label,
     no_servable,
@@ -24,8 +25,6 @@ logger = logging.getLogger("keras_transformer.serve")
 
 # A request may have found a version and not yet be waiting in it.
 SECONDS_BEFORE_UNLOADING = 1.0
-# Seconds before a version is tried again whose process has ended.
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
 StartVersion = Callable[[str, pathlib.Path], Awaitable[Version]]
 
@@ -240,7 +239,7 @@ class Models:
     async def _load_if_new(self, config, number):
         """Loads a version, unless it was loaded or tried as it is now.
 
-        What failed for want of memory, say, is tried again as it is.
+        It is tried again if its process was killed, for want of memory say.
         """
         path = config.base_path / str(number)
         files = _files(path)
@@ -267,9 +266,9 @@ class Models:
             entry.status = VersionStatus(number, "END", "UNKNOWN", f"{error}")
             if in_use:
                 in_use.files = files
-            _, pause = self._again.pop(path, (0, FIRST_PAUSE / 2))
+            _, before = self._again.pop(path, (0, 0))
             if isinstance(error, ProcessEndedError | OSError):
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(max(FIRST_PAUSE, 2 * before), LONGEST_PAUSE)
                 self._again[path] = time.monotonic() + pause, pause
             logger.warning(
                 "Version %d of model %s is not served: %s", number, name, error
