@@ -46,6 +46,18 @@ def optimize_graphs(value):
     tf.config.optimizer.set_experimental_options({name: not value})
 
 
+def share_one_stack():
+    """Gives all operations of TensorFlow's graphs the same Python stack.
+
+    TensorFlow keeps the stack of each, for the messages of errors. To collect
+    them takes a seventh of the time of all tests.
+    """
+    from tensorflow.python.util import tf_stack
+
+    stack = tf_stack.extract_stack()
+    tf_stack.extract_stack = lambda *_, **__: stack
+
+
 # Each of these files takes long. They start first, so that at the end no test
 # process waits for another.
 SLOWEST_FILES = (
@@ -71,6 +83,7 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 50, 100)
     if keras.backend.backend() == "tensorflow":
         optimize_graphs(False)
+        share_one_stack()
 
 
 def pytest_collection_modifyitems(items):
