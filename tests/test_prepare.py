@@ -74,6 +74,12 @@ def test_prepared_pairs_are_those_of_the_corpus(corpus, tmp_path):
     everything = prepared.read(np.arange(700), 0)
     assert found.source.tolist() == everything.take(rows).source.tolist()
     assert found.target.tolist() == everything.take(rows).target.tolist()
+    assert prepared.read([3], 0).target.tolist() == [found.target.tolist()[1]]
+    assert len(prepared.read([], 0)) == 0
+    assert prepared.read(np.array([]), 0).source.tolist() == []
+    for wrong in (3, [[3]], [0.5], [-1], [700], [True], None):
+        with pytest.raises(ValueError, match="`rows` must be a vector"):
+            prepared.read(wrong, 0)
     lengths = everything.target.lengths
     assert prepared.target_tokens == lengths.sum()
     # The text of the other splits is beside them.

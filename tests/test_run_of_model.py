@@ -13,6 +13,7 @@ from keras_transformer.inference import (
     translate_lines,
 )
 from keras_transformer.training import (
+    evaluate,
     load_model,
     lora,
     open_run,
@@ -53,6 +54,8 @@ def test_a_model_that_was_fitted_is_exported(run, tmp_path):
     translator = Translator(model, pieces, pieces, search)
     expected = translate_lines(translator.translate, LINES)
     assert [x.decode() for x in answers] == expected
+    with pytest.raises(ValueError, match="has no splits"):
+        evaluate(opened, model, "test")
 
 
 def test_two_vocabularies_stay_two(run, tmp_path):

@@ -41,8 +41,11 @@ class Rows:
 
     def tolist(self) -> list[list[int]]:
         """Returns the rows as lists."""
-        ends = np.cumsum(self.lengths)[:-1]
-        return [row.tolist() for row in np.split(self.values, ends)]
+        ends = np.cumsum(self.lengths)
+        return [
+            self.values[end - length : end].tolist()
+            for length, end in zip(self.lengths, ends, strict=True)
+        ]
 
 
 def take_slices(

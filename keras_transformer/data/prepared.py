@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,22 @@ class PreparedCorpus:
         """SHA-256 of the manifest: another corpus has another digest."""
         return sha256((self.folder / MANIFEST).read_bytes())
 
-    def read(self, rows: np.ndarray, epoch: int) -> EncodedPairs:
-        """Returns the pairs of an epoch with these numbers, in this order."""
+    def read(
+        self, rows: Sequence[int] | np.ndarray, epoch: int
+    ) -> EncodedPairs:
+        """Returns the pairs of an epoch with these numbers, in this order.
+
+        Args:
+            rows: integers `(N,)` from 0 to the number of pairs less 1; N may
+                be 0.
+            epoch: number of the epoch, from 0.
+
+        Raises:
+            ValueError: if `rows` are no such numbers, or if a file has changed.
+        """
+        rows = self._checked(rows)
+        if not len(rows):
+            return EncodedPairs(Rows.of([]), Rows.of([]))
         owners = np.searchsorted(self._ends, rows, side="right")
         parts, places = [], []
         for i in np.unique(owners):
@@ -94,6 +109,19 @@ class PreparedCorpus:
             )
         )
         return joined.take(np.argsort(np.concatenate(places)))
+
+    def _checked(self, rows):
+        rows = np.asarray(rows)
+        is_vector = rows.ndim == 1 and (
+            rows.dtype.kind in "iu" or not rows.size
+        )
+        rows = rows.astype(np.int64) if is_vector else rows
+        if not is_vector or not np.all((rows >= 0) & (rows < len(self))):
+            raise ValueError(
+                "`rows` must be a vector of numbers of pairs, integers from 0 "
+                f"to {len(self) - 1}. Received: rows={rows}"
+            )
+        return rows
 
     def _check_files(self):
         """Compares all files with their checksums."""

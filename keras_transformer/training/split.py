@@ -56,8 +56,15 @@ def load_split(run: Run, name: str) -> Split:
     """Loads a split of a run's corpus, once, and prints what was left out.
 
     Raises:
-        ValueError: if no pair is left; see also `load_pairs`.
+        ValueError: if the run has no corpus, or if no pair is left; see also
+            `load_pairs`.
     """
+    if not run.recipe.corpus:
+        raise ValueError(
+            "A run that was imported, or made of a model, has no splits. "
+            f"Received: {str(run.folder)!r}. Export it, and score the export "
+            "on files of text by `keras-transformer evaluate`."
+        )
     splits = _loaded.setdefault(run, {})
     if name not in splits:
         splits[name] = _encode_split(run, read_pairs(run.recipe, name), name)
