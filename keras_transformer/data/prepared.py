@@ -91,14 +91,14 @@ class PreparedCorpus:
         Raises:
             ValueError: if `rows` are no such numbers, or if a file has changed.
         """
-        rows = self._checked(rows)
-        if not len(rows):
+        numbers = self._checked(rows)
+        if not len(numbers):
             return EncodedPairs(Rows.of([]), Rows.of([]))
-        owners = np.searchsorted(self._ends, rows, side="right")
+        owners = np.searchsorted(self._ends, numbers, side="right")
         parts, places = [], []
         for i in np.unique(owners):
             mine = np.flatnonzero(owners == i)
-            local = rows[mine] - self._ends[i] + len(self._corpora[i])
+            local = numbers[mine] - self._ends[i] + len(self._corpora[i])
             for found, order in self._corpora[i].read(local, epoch):
                 parts.append(found)
                 places.append(mine[order])
@@ -110,7 +110,7 @@ class PreparedCorpus:
         )
         return joined.take(np.argsort(np.concatenate(places)))
 
-    def _checked(self, rows):
+    def _checked(self, rows) -> np.ndarray:
         rows = np.asarray(rows)
         is_vector = rows.ndim == 1 and (
             rows.dtype.kind in "iu" or not rows.size
