@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import paper
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from keras_transformer import PositionalEmbedding
@@ -159,6 +160,13 @@ def test_inputs_of_another_rank_are_refused():
         layer(np.ones((2, 3)), reverse=True)
     nested = keras.layers.TimeDistributed(layer)(np.ones((2, 3, 5)))
     np.testing.assert_array_equal(nested[1], layer(np.ones((3, 5))))
+
+
+def test_ragged_ids_are_refused():
+    """As `Tokenizer.encode` returns them."""
+    ids = tf.ragged.constant([[5, 1], [3]])
+    with pytest.raises(ValueError, match=r"`x\.to_tensor\(\)`"):
+        PositionalEmbedding(7, 4)(ids)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class PositionalEmbedding(PositionedLayer):
     Raises:
         ValueError: if `positions` is unknown, if learned positions have no
             `max_length`, if a sequence is longer than `max_length`, or if the
-            input has another rank.
+            input has another rank or is ragged.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PositionalEmbedding(PositionedLayer):
         reverse: bool = False,
         training: bool | None = None,
     ) -> KerasTensor:
-        _check_rank(x, reverse)
+        _check_input(x, reverse)
         if reverse:
             return self._logits(x)
         # A strategy that builds the model from averaged ids passes floats.
@@ -175,7 +175,7 @@ class PositionalEmbedding(PositionedLayer):
         reverse: bool = False,
         training: bool | None = None,
     ) -> KerasTensor:
-        _check_rank(x, reverse)
+        _check_input(x, reverse)
         width = self.vocab_size if reverse else self.d_model
         dtype = self._exact_dtype if reverse else self.compute_dtype
         return KerasTensor((*x.shape[:2], width), dtype=dtype)
@@ -194,7 +194,12 @@ class PositionalEmbedding(PositionedLayer):
         }
 
 
-def _check_rank(x, reverse):
+def _check_input(x, reverse):
+    if hasattr(x, "row_splits"):  # of TensorFlow, which may be absent
+        raise ValueError(
+            "The input of a PositionalEmbedding must be a dense tensor. "
+            f"Received: x={x!r}. Fill its rows with 0: `x.to_tensor()`."
+        )
     if len(x.shape) != (3 if reverse else 2):
         expected = (
             "vectors (batch, length, d_model)"
