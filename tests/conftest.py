@@ -50,7 +50,7 @@ def share_one_stack():
     """Gives all operations of TensorFlow's graphs the same Python stack.
 
     TensorFlow keeps the stack of each, for the messages of errors. To collect
-    them takes a seventh of the time of all tests.
+    them took a seventh of the time of three files of tests.
     """
     from tensorflow.python.util import tf_stack
 

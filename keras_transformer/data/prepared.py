@@ -111,17 +111,19 @@ class PreparedCorpus:
         return joined.take(np.argsort(np.concatenate(places)))
 
     def _checked(self, rows) -> np.ndarray:
-        rows = np.asarray(rows)
-        is_vector = rows.ndim == 1 and (
-            rows.dtype.kind in "iu" or not rows.size
-        )
-        rows = rows.astype(np.int64) if is_vector else rows
-        if not is_vector or not np.all((rows >= 0) & (rows < len(self))):
+        numbers = np.asarray(rows)
+        if not numbers.size:  # NumPy makes floats of []
+            numbers = numbers.astype(np.int64)
+        if (
+            numbers.ndim != 1
+            or numbers.dtype.kind not in "iu"
+            or not np.all((numbers >= 0) & (numbers < len(self)))
+        ):
             raise ValueError(
                 "`rows` must be a vector of numbers of pairs, integers from 0 "
                 f"to {len(self) - 1}. Received: rows={rows}"
             )
-        return rows
+        return numbers.astype(np.int64)
 
     def _check_files(self):
         """Compares all files with their checksums."""
