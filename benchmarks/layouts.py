@@ -1,16 +1,19 @@
 """The choices of the exported graph against the alternatives.
 
     python benchmarks/layouts.py [--setting native off avx2] [--shape tiny base]
-        [--dtype float32 bfloat16] [--batch 1 32] [--rounds 7]
+        [--dtype float32 bfloat16] [--batch 1 32] [--threads 2] [--rounds 7]
 
-Each variant searches with random weights (20 pieces in, 33 out, beam 4, one
-thread) in a process of its own; the variants take turns. Printed are
-milliseconds a step, medians over the rounds, and the share of the time of
-`as exported`. The settings in `interleaved.py` stand for other processors. For
-bfloat16 TensorFlow lays out the matrices once, as our commands have it.
+Each variant searches with random weights (20 pieces in, 33 out, beam 4) in a
+process of its own; the variants take turns. Printed are milliseconds a step,
+medians over the rounds, and the share of the time of `as exported`. The
+settings in `interleaved.py` stand for other processors. For bfloat16
+TensorFlow lays out the matrices once, as our commands have it. An operation
+has one thread, as in our commands; with `--threads 2`, two operations may run
+at the same time, as in a command with one sentence on two cores.
 """
 
 import argparse
+import math
 import os
 import statistics
 import time
@@ -21,11 +24,18 @@ from training_steps import SHAPES
 
 
 def as_exported(layers, weights):
-    """No alternative: with the columns of zeros that `widened` adds."""
+    """No alternative: large matrices in two halves, and with the columns of
+    zeros that `widened` adds."""
+
+
+def whole(layers, weights):
+    """With those columns, and each matrix in one product."""
+    layers.HALVED_SIZE = math.inf
 
 
 def plain(layers, weights):
-    """Without those columns, as the other alternatives are, too."""
+    """Without either, as the other alternatives are, too."""
+    whole(layers, weights)
 
 
 def panels(layers, weights, width=64):
@@ -70,6 +80,7 @@ VARIANTS = {
     function.__name__: function
     for function in (
         as_exported,
+        whole,
         plain,
         panels,
         transposed_table,
@@ -89,7 +100,7 @@ def _change_kernels(weights, function):
             _change_kernels(value, function)
 
 
-def work(name, setting, shape, dtype):
+def work(name, setting, shape, dtype, threads):
     """A variant's process: answers a batch size with seconds a step."""
     os.environ.update(SETTINGS[setting])
     if dtype == "bfloat16":
@@ -97,14 +108,14 @@ def work(name, setting, shape, dtype):
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(int(threads))
 
     from keras_transformer import Transformer, beam_search
     from keras_transformer.config import END
     from keras_transformer.inference import fast_layers, fast_weights
     from keras_transformer.inference.fast_model import InferenceModel
 
-    if name != "as_exported":
+    if name not in ("as_exported", "whole"):
         fast_weights.MORE_COLUMNS = 0
     size = SHAPES[shape]
     weights = fast_weights.inference_weights(
@@ -140,20 +151,22 @@ def work(name, setting, shape, dtype):
     return {}, answer
 
 
-def compare(names, setting, shape, dtype, batches, rounds):
+def compare(setting, shape, dtype, options):
+    names, batches = options.variant, options.batch
+    threads = str(options.threads)
     peers = start(
         {
-            name: [__file__, "--work", name, setting, shape, dtype]
+            name: [__file__, "--work", name, setting, shape, dtype, threads]
             for name in names
         }
     )
-    print(f"\n{setting}, {shape}, {dtype}: ms a step")
+    print(f"\n{setting}, {shape}, {dtype}, threads {threads}: ms a step")
     print(
         " " * 20 + "".join(f"{f'batch {n}':>10}{'share':>7}" for n in batches)
     )
     times = {peer.name: {n: [] for n in batches} for peer in peers}
     for n in batches:
-        for _ in range(rounds):
+        for _ in range(options.rounds):
             for peer in peers:
                 times[peer.name][n].append(peer.ask(n))
     for peer in peers:
@@ -179,7 +192,8 @@ def main():
     parser.add_argument("--variant", default=list(VARIANTS), **several)
     parser.add_argument("--batch", default=[1, 32], type=int, nargs="+")
     parser.add_argument("--rounds", default=7, type=int)
-    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", default=1, type=int)
+    parser.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         serve(lambda: work(*options.work))
@@ -188,14 +202,7 @@ def main():
     for setting in options.setting:
         for shape in options.shape:
             for dtype in options.dtype:
-                compare(
-                    options.variant,
-                    setting,
-                    shape,
-                    dtype,
-                    options.batch,
-                    options.rounds,
-                )
+                compare(setting, shape, dtype, options)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig, beam_search
 from keras_transformer.config import POSITIONS
+from keras_transformer.inference.fast_layers import product
 from keras_transformer.inference.fast_model import InferenceModel
 from keras_transformer.inference.fast_weights import inference_weights
 
@@ -137,6 +138,34 @@ def test_matrices_that_would_be_slow_are_widened():
 
     assert columns("float32") == {512 + 16, 2 * 512 + 16, 3 * 512 + 16}
     assert columns("bfloat16") == {512, 2 * 512, 3 * 512}
+
+
+@pytest.mark.parametrize(
+    ("depth", "columns", "dtype", "products"),
+    [
+        (256, 1024, "float32", 2),
+        (277, 1031, "float32", 2),  # 128 and 149 rows
+        (256, 1023, "float32", 1),
+        (255, 1031, "float32", 1),
+        (277, 1031, "bfloat16", 1),
+    ],
+)
+def test_large_float32_matrices_are_multiplied_in_halves(
+    depth, columns, dtype, products
+):
+    rng = np.random.default_rng(depth)
+    x = tf.constant(rng.normal(size=(3, depth)), dtype)
+    kernel = tf.constant(rng.normal(size=(depth, columns)), dtype)
+    multiply = tf.function(product).get_concrete_function(x, kernel)
+    kinds = [node.op for node in multiply.graph.as_graph_def().node]
+    assert kinds.count("MatMul") == products
+    x64, kernel64 = (tf.cast(value, tf.float64) for value in (x, kernel))
+    np.testing.assert_allclose(
+        tf.cast(multiply(x, kernel), tf.float64),
+        tf.matmul(x64, kernel64),
+        rtol=0,
+        atol=1e-3 if dtype == "float32" else 0.5,
+    )
 
 
 def test_bfloat16_logits_are_close():
