@@ -1,7 +1,8 @@
 """The choices of the exported graph against the alternatives.
 
     python benchmarks/layouts.py [--setting native off avx2] [--shape tiny base]
-        [--dtype float32 bfloat16] [--batch 1 32] [--threads 2] [--rounds 7]
+        [--dtype float32 bfloat16] [--batch 1 32] [--threads 2] [--calls 2]
+        [--rounds 7]
 
 Each variant searches with random weights (20 pieces in, 33 out, beam 4) in a
 process of its own; the variants take turns. Printed are milliseconds a step,
@@ -9,7 +10,8 @@ medians over the rounds, and the share of the time of `as exported`. The
 settings in `interleaved.py` stand for other processors. For bfloat16
 TensorFlow lays out the matrices once, as our commands have it. An operation
 has one thread, as in our commands; with `--threads 2`, two operations may run
-at the same time, as in a command with one sentence on two cores.
+at the same time, as in our commands on two cores. With `--calls 2`, two
+searches start at the same time, and a step lasts until both have done it.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import math
 import os
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from decoding import BEAM, PIECES_IN, PIECES_OUT, freeze
 from interleaved import SETTINGS, machine, serve, start
@@ -100,7 +103,7 @@ def _change_kernels(weights, function):
             _change_kernels(value, function)
 
 
-def work(name, setting, shape, dtype, threads):
+def work(name, setting, shape, dtype, threads, calls):
     """A variant's process: answers a batch size with seconds a step."""
     os.environ.update(SETTINGS[setting])
     if dtype == "bfloat16":
@@ -123,6 +126,7 @@ def work(name, setting, shape, dtype, threads):
     )
     VARIANTS[name](fast_layers, weights)
     model = InferenceModel(size.config(), weights)
+    pool = ThreadPoolExecutor(int(calls))
     ids = tf.TensorSpec([None, None], tf.int32)
 
     @tf.function(input_signature=[ids], autograph=False)
@@ -145,7 +149,7 @@ def work(name, setting, shape, dtype, threads):
         )
         search(source)  # not timed: who waited has lost the caches
         began = time.perf_counter()
-        search(source)[1].numpy()
+        list(pool.map(lambda x: search(x)[1].numpy(), [source] * int(calls)))
         return (time.perf_counter() - began) / PIECES_OUT
 
     return {}, answer
@@ -153,14 +157,9 @@ def work(name, setting, shape, dtype, threads):
 
 def compare(setting, shape, dtype, options):
     names, batches = options.variant, options.batch
-    threads = str(options.threads)
-    peers = start(
-        {
-            name: [__file__, "--work", name, setting, shape, dtype, threads]
-            for name in names
-        }
-    )
-    print(f"\n{setting}, {shape}, {dtype}, threads {threads}: ms a step")
+    case = [setting, shape, dtype, str(options.threads), str(options.calls)]
+    peers = start({name: [__file__, "--work", name, *case] for name in names})
+    print("\n{}, {}, {}, threads {}, calls {}: ms a step".format(*case))
     print(
         " " * 20 + "".join(f"{f'batch {n}':>10}{'share':>7}" for n in batches)
     )
@@ -193,7 +192,8 @@ def main():
     parser.add_argument("--batch", default=[1, 32], type=int, nargs="+")
     parser.add_argument("--rounds", default=7, type=int)
     parser.add_argument("--threads", default=1, type=int)
-    parser.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--calls", default=1, type=int)
+    parser.add_argument("--work", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         serve(lambda: work(*options.work))
