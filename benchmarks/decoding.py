@@ -10,7 +10,8 @@ weights of a trained run, lines of FILE, and translations as long as they come.
 
 Every peer has a process of its own, on two cores; they take turns, round after
 round. Each is there twice: a call has two threads, or one, and then a batch is
-cut in two that are translated at once. Printed are medians over the rounds,
+cut in two that are translated at once. With TensorFlow, these are the threads
+of an operation: two may run at once. Printed are medians over the rounds,
 text to text, tokenizers included; "ours is": the best of our first line against
 their best. Peers that are not installed are named and left out: `pip install
 ctranslate2 torch transformers keras-hub`. "Imported" is the
