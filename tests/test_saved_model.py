@@ -295,6 +295,17 @@ def test_a_score_is_the_models_log_probability(loaded, run):
     assert score(text=nothing, translation=nothing)["score"].shape == (0,)
 
 
+def test_a_long_translation_is_scored_to_its_end(loaded, run):
+    """A translation may have 563 pieces, more than a source."""
+    text = "7"
+    while (count := len(run.target_tokenizer.encode([text])[0])) < 540:
+        text += " 7"
+    score = loaded.loaded.signatures["score"]
+    found = score(text=tf.constant(["7"]), translation=tf.constant([text]))
+    assert int(found["pieces"][0]) == count
+    assert not found["truncated"].numpy()[0]
+
+
 def test_an_explanation_belongs_to_its_translation(loaded, run):
     texts = tf.constant(["one two three", "", "room 7"])
     found = loaded.loaded.signatures["explain"](text=texts)
