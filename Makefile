@@ -17,7 +17,7 @@ QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 .PHONY: demo serve test test-jax test-torch test-transformers test-page \
     test-programs test-serve test-ray test-slow docs lint format clean
 
-demo: .venv/text  ## train, export and use a model: three to five minutes
+demo: .venv/text  ## train, export and use a model: three to seven minutes
 	@mkdir -p runs
 	$(BIN)/python examples/translation.py $(QUIETLY)
 	$(BIN)/python examples/use_saved_model.py saved_models/demo/1 $(QUIETLY)

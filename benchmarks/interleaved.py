@@ -179,7 +179,10 @@ def cpu():
     pairs = [x.split(":", 1) for x in path.read_text().split("\n") if ":" in x]
     lines = {name.strip(): value.strip() for name, value in pairs}
     flags = lines.get("flags", lines.get("Features", "")).split()
-    wanted = "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve", "bf16"
-    extras = [flag for flag in wanted if flag in flags]
+    for_matrices = (
+        *("avx2", "avx512f", "avx512_bf16", "amx_tile"),
+        *("asimd", "sve", "bf16"),
+    )
+    extras = [flag for flag in for_matrices if flag in flags]
     name = lines.get("model name", platform.machine())
     return f"{name}, {' '.join(extras)}"
