@@ -2,6 +2,7 @@
 
 import gzip
 import random
+import re
 
 import pytest
 from test_examples import EXAMPLES, load
@@ -144,6 +145,101 @@ def test_brackets_are_counted_as_by_hand(treebank, found, right, given):
     assert precision == pytest.approx(right / given if given else 0)
     assert recall == pytest.approx(right / 3)
     assert f1 == pytest.approx(2 * right / (given + 3))
+
+
+LABELS = ["S", "NP", "VP", "PRT", "ADVP"]
+
+
+def random_tree(words, rng):
+    """Returns a tree over the words, with random labels and tags."""
+    if len(words) == 1 and rng.random() < 0.8:
+        tags = ["NN", "VB", "RP", ",", "."]
+        return (rng.choice(tags), words[0])
+    cuts = rng.sample(
+        range(1, len(words)), min(len(words) - 1, rng.randint(0, 3))
+    )
+    starts = [0, *sorted(cuts)]
+    label = rng.choice(LABELS)
+    return (
+        label,
+        *(
+            random_tree(words[start:end], rng)
+            for start, end in zip(starts, [*starts[1:], None], strict=True)
+        ),
+    )
+
+
+def with_mistakes(tree, rng):
+    """Returns the tree with other labels, tags and brackets, a few of each."""
+    label, *children = tree
+    if isinstance(children[0], str):
+        return (rng.choice([label, label, label, "NN", ","]), *children)
+    if rng.random() < 0.1:
+        label = rng.choice(LABELS)
+    inside = []
+    for child in children:
+        child = with_mistakes(child, rng)
+        flat = rng.random() < 0.1 and not isinstance(child[1], str)
+        inside += child[1:] if flat else [child]
+    return (label, *inside)
+
+
+def written(tree):
+    if isinstance(tree, str):
+        return tree
+    return f"({' '.join(map(written, tree))})"
+
+
+def spans_in(text, punctuation):
+    """Counts brackets by another way: reads a tree's text once, with a stack.
+
+    Args:
+        text: the tree in Penn brackets.
+        punctuation: whether each word is left out.
+
+    Returns:
+        A list of strings such as `NP 0 2`, with repetitions.
+    """
+    place, word, opened, spans = 0, 0, [], []
+    for piece in re.findall(r"\(\S+ [^\s()]+\)|\(\S+|\)", text):
+        if piece == ")":
+            label, start = opened.pop()
+            if place > start:
+                spans.append(f"{label} {start} {place}")
+        elif piece.endswith(")"):
+            place += not punctuation[word]
+            word += 1
+        else:
+            opened.append((piece[1:].replace("PRT", "ADVP"), place))
+    return spans
+
+
+def test_brackets_are_counted_as_by_an_independent_count(treebank):
+    """On 200 random trees, and on what a parser might find for them."""
+    rng = random.Random(1)
+    trees, found, right, expected, given = [], [], 0, 0, 0
+    for number in range(200):
+        words = [f"w{i}" for i in range(rng.randint(2, 23))]
+        tree = ("S", random_tree(words, rng), ("NN", "last"))
+        other = with_mistakes(tree, rng) if number % 11 else None
+        trees.append(tree)
+        found.append(other)
+
+        text = written(tree)
+        tags = re.findall(r"\((\S+) [^\s()]+\)", text)
+        punctuation = [tag in {",", ".", ":", "``", "''"} for tag in tags]
+        gold = spans_in(text, punctuation)
+        guess = spans_in(written(other), punctuation) if other else []
+        expected, given = expected + len(gold), given + len(guess)
+        for span in guess:
+            if span in gold:
+                gold.remove(span)
+                right += 1
+    assert 0.5 * given < right < 0.95 * given  # neither is trivial
+    precision, recall, f1 = treebank.bracket_scores(trees, found)
+    assert precision == right / given
+    assert recall == right / expected
+    assert f1 == pytest.approx(2 * right / (given + expected))
 
 
 def test_a_particle_counts_as_an_adverb(treebank):
