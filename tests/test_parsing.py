@@ -191,14 +191,14 @@ def written(tree):
 
 
 def spans_in(text, punctuation):
-    """Counts brackets by another way: reads a tree's text once, with a stack.
+    """Returns the constituents in a tree's text, such as `NP 0 2`.
+
+    It shares nothing with `treebank.brackets`: no tree is built, the text is
+    read once, with a stack.
 
     Args:
         text: the tree in Penn brackets.
-        punctuation: whether each word is left out.
-
-    Returns:
-        A list of strings such as `NP 0 2`, with repetitions.
+        punctuation: for each word, whether it is left out.
     """
     place, word, opened, spans = 0, 0, [], []
     for piece in re.findall(r"\(\S+ [^\s()]+\)|\(\S+|\)", text):
