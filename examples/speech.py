@@ -10,8 +10,9 @@ JapaneseVowels, comes with the package `aeon`: nothing is downloaded.
 It also draws which frames the heads of the last layer attend to, in
 `runs/speech.png`.
 
-Promise: less than five minutes on two CPU cores; mean accuracy of five seeds
-over 98 % on 370 utterances that were not trained on.
+Promise: less than five minutes on two CPU cores with AVX-512, ten with AVX2
+alone; mean accuracy of five seeds over 98 % on 370 utterances that were not
+trained on.
 """
 
 import os
