@@ -47,13 +47,16 @@ setup(
     package_data={
         "keras_transformer": [
             "py.typed",
+            "*.pyi",
+            "*/*.pyi",
+            "*/*/*.pyi",
             "export/*.txt",
             "export/*.md",
             "serve/page/*",
         ]
     },
     # 3.15: earlier versions lose the causal mask under dropout, among others.
-    install_requires=["keras>=3.15"],
+    install_requires=["keras>=3.15", "lazy_loader>=0.4"],
     extras_require={
         "text": TEXT,
         "ctranslate2": CTRANSLATE2,  # the export to that engine

@@ -118,12 +118,9 @@ def main():
     print(machine())
 
     from keras_transformer.data import read_lines
-    from keras_transformer.export import (
-        SavedTranslator,
-        ctranslate2,
-        saved_model,
-    )
+    from keras_transformer.export import SavedTranslator, saved_model
     from keras_transformer.inference import evaluation, translate_lines
+    from keras_transformer.integrations import ctranslate2
     from keras_transformer.training import open_run
 
     run = open_run(options.run)

@@ -33,17 +33,17 @@ from keras_transformer import (
     TransformerConfig,
     blockwise_search,
 )
-from keras_transformer.config import END, PAD
 from keras_transformer.data import read_lines
+from keras_transformer.ids import END, PAD
 from keras_transformer.inference import (
     ProposalLayer,
     SearchSettings,
     Translator,
 )
 from keras_transformer.inference.blockwise import BlockwiseModel
-from keras_transformer.inference.fast_model import InferenceModel
-from keras_transformer.inference.fast_weights import inference_weights
-from keras_transformer.inference.run_search import run_search
+from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.graph_weights import inference_weights
+from keras_transformer.inference.translator import run_search
 from keras_transformer.training import learn_proposals, load_model, open_run
 
 BATCH = 50

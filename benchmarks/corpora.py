@@ -71,7 +71,7 @@ def read(folder, dropout):
     import keras_transformer.training.train_run  # noqa: F401, part of a start
     from keras_transformer.data.batches import make_plan, training_batches
     from keras_transformer.data.bpe_dropout import SampledPairs
-    from keras_transformer.data.prepared import PreparedCorpus
+    from keras_transformer.data.prepared_corpus import PreparedCorpus
 
     before, found = memory(), {"starts": []}
     for step in (0, 1, 1000, 100_000):

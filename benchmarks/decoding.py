@@ -94,9 +94,10 @@ def random_run(folder):
 
 def prepare(folder, run):
     """Exports what the peers load. To be called in a process of its own."""
-    from keras_transformer.export import ctranslate2, marian, saved_model
+    from keras_transformer.export import saved_model
     from keras_transformer.inference import SearchSettings
-    from keras_transformer.pretrained import import_marian
+    from keras_transformer.integrations import ctranslate2
+    from keras_transformer.integrations.marian import exporter, import_marian
     from keras_transformer.training import open_run
 
     folder = pathlib.Path(folder)
@@ -117,7 +118,7 @@ def prepare(folder, run):
     ctranslate2.export(run, folder / "ctranslate2")
     ctranslate2.export(run, folder / "ctranslate2_int8", "int8")
     try:
-        marian.export(run, folder / "marian")
+        exporter.export(run, folder / "marian")
     except ValueError as error:
         print(f"Not a Marian model: {error}")
         return {"lines": lines}
@@ -265,8 +266,8 @@ def products(folder, fixed, threads, dtype="float32"):
     """
     import tensorflow as tf
 
-    from keras_transformer.inference.fast_layers import linear
-    from keras_transformer.inference.fast_weights import inference_weights
+    from keras_transformer.inference.graph_layers import linear
+    from keras_transformer.inference.graph_weights import inference_weights
     from keras_transformer.training import load_model, open_run
 
     if not fixed:

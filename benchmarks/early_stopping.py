@@ -19,11 +19,11 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 import tensorflow as tf
 from interleaved import machine
 
-from keras_transformer.config import PAD
 from keras_transformer.data import read_lines
+from keras_transformer.ids import PAD
 from keras_transformer.inference import Translator, evaluation
-from keras_transformer.inference.fast_model import InferenceModel
-from keras_transformer.inference.run_search import run_search
+from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.translator import run_search
 from keras_transformer.search.beam_search import EARLY_STOPPING
 from keras_transformer.training import load_model, open_run
 

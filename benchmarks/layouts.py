@@ -114,17 +114,17 @@ def work(name, setting, shape, dtype, threads, calls):
     tf.config.threading.set_inter_op_parallelism_threads(int(threads))
 
     from keras_transformer import Transformer, beam_search
-    from keras_transformer.config import END
-    from keras_transformer.inference import fast_layers, fast_weights
-    from keras_transformer.inference.fast_model import InferenceModel
+    from keras_transformer.ids import END
+    from keras_transformer.inference import graph_layers, graph_weights
+    from keras_transformer.inference.graph_model import InferenceModel
 
     if name not in ("as_exported", "whole"):
-        fast_weights.MORE_COLUMNS = 0
+        graph_weights.MORE_COLUMNS = 0
     size = SHAPES[shape]
-    weights = fast_weights.inference_weights(
+    weights = graph_weights.inference_weights(
         Transformer(size.config()), dtype, [END]
     )
-    VARIANTS[name](fast_layers, weights)
+    VARIANTS[name](graph_layers, weights)
     model = InferenceModel(size.config(), weights)
     pool = ThreadPoolExecutor(int(calls))
     ids = tf.TensorSpec([None, None], tf.int32)

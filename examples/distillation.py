@@ -39,7 +39,7 @@ from small_corpus import (
     write,
 )
 
-from keras_transformer.data.prepared import is_prepared
+from keras_transformer.data.prepared_corpus import is_prepared
 from keras_transformer.export import export
 from keras_transformer.training import open_run
 

@@ -33,8 +33,8 @@ from keras_transformer import (
     TransformerConfig,
     beam_search,
 )
-from keras_transformer.config import END, PAD, START
 from keras_transformer.data.builtin.grammar import german_number
+from keras_transformer.ids import END, PAD, START
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäöüß"
 PIXELS = 8  # of a digit, in each direction

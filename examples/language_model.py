@@ -26,8 +26,8 @@ from keras_transformer import (
     PositionalEmbedding,
     sample,
 )
-from keras_transformer.checks import assert_no_leak
 from keras_transformer.data.builtin.grammar import sentence_pairs
+from keras_transformer.testing import assert_no_leak
 
 PAD, START, END = 0, 1, 2
 D_MODEL, NUM_HEADS, D_FF, NUM_LAYERS = 64, 4, 128, 2

@@ -68,11 +68,11 @@ from keras_transformer import (
     beam_search,
 )
 from keras_transformer.atomic_files import write_aside
-from keras_transformer.config import END, PAD, START, UNKNOWN
+from keras_transformer.hardware import resolve_dtype, resolve_dtype_policy
+from keras_transformer.ids import END, PAD, START, UNKNOWN
 from keras_transformer.inference import plot_attention
-from keras_transformer.inference.fast_model import InferenceModel
-from keras_transformer.inference.fast_weights import inference_weights
-from keras_transformer.processor import resolve_dtype, resolve_dtype_policy
+from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.graph_weights import inference_weights
 
 FEATURES = 5000
 NUMBERS = 8  # words, and the depths of brackets, are numbered modulo 8

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from keras_transformer import Transformer, TransformerSchedule, beam_search
-from keras_transformer.config import END, PAD, START
+from keras_transformer.ids import END, PAD, START
 from keras_transformer.losses import smoothed_cross_entropy, token_weights
 
 # The keys are lengths in pieces, end token included; the values, how many

@@ -18,8 +18,8 @@ import keras
 import numpy as np
 
 from keras_transformer import EncoderLayer, PositionalEmbedding
-from keras_transformer.checks import assert_no_leak
 from keras_transformer.data.builtin.grammar import sentence_pairs
+from keras_transformer.testing import assert_no_leak
 
 D_MODEL = 32
 

@@ -2,103 +2,24 @@
 
 Importing this package needs Keras alone, on any backend. What needs TensorFlow
 is in `keras_transformer.data`, `.training`, `.inference` and `.export`.
+
+The public names are listed in `__init__.pyi`, for editors and for the loader
+alike. Nothing is imported before a name is used, so that the command shows its
+help at once.
 """
 
-import importlib
-from typing import TYPE_CHECKING
+from typing import Any
 
-from keras_transformer import moved
-from keras_transformer.cli import quiet_stderr
-
-if TYPE_CHECKING:
-    from keras_transformer.config import TransformerConfig
-    from keras_transformer.layers import (
-        DecoderLayer,
-        EncoderLayer,
-        FeatureEmbedding,
-        FeedForward,
-        MultiHeadAttention,
-        PositionalEmbedding,
-        causal_mask,
-        padding_mask,
-    )
-    from keras_transformer.losses import (
-        LabelSmoothedCrossEntropy,
-        Perplexity,
-        TokenAccuracy,
-        TokenLoss,
-    )
-    from keras_transformer.model import Transformer
-    from keras_transformer.schedule import TransformerSchedule
-    from keras_transformer.search.balanced_trees import BalancedTrees
-    from keras_transformer.search.beam_search import beam_search
-    from keras_transformer.search.blockwise_search import blockwise_search
-    from keras_transformer.search.length_penalty import length_penalty
-    from keras_transformer.search.sampling import greedy_search, sample
+import lazy_loader
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BalancedTrees",
-    "DecoderLayer",
-    "EncoderLayer",
-    "FeatureEmbedding",
-    "FeedForward",
-    "LabelSmoothedCrossEntropy",
-    "MultiHeadAttention",
-    "Perplexity",
-    "PositionalEmbedding",
-    "TokenAccuracy",
-    "TokenLoss",
-    "Transformer",
-    "TransformerConfig",
-    "TransformerSchedule",
-    "beam_search",
-    "blockwise_search",
-    "causal_mask",
-    "greedy_search",
-    "length_penalty",
-    "padding_mask",
-    "sample",
-]
-
-_MODULES = (
-    "config",
-    "layers",
-    "losses",
-    "model",
-    "schedule",
-    "search.balanced_trees",
-    "search.beam_search",
-    "search.blockwise_search",
-    "search.length_penalty",
-    "search.sampling",
-)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
-def _load():
-    """Imports every public name, which registers the classes with Keras."""
-    for path in _MODULES:
-        module = importlib.import_module(f"{__name__}.{path}")
-        names = set(__all__) & vars(module).keys()
-        globals().update({name: vars(module)[name] for name in names})
-
-
-def __getattr__(name):
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _load()
-    return globals()[name]
-
-
-def __dir__():
-    return sorted({*globals(), *__all__})
-
-
-moved.install()
-
-# `keras.models.load_model` finds only classes that were imported, so a library
-# registers them at once. The command loads no `.keras` file, and its help is
-# not to wait for a backend.
-if not quiet_stderr.is_command(__name__):
-    _load()
+def __getattr__(name: str) -> Any:
+    # Keras finds a class in a `.keras` file only if it was imported. So the
+    # first use of a public name imports all of them.
+    if name in __all__:
+        globals().update({public: _load(public) for public in __all__})
+    return _load(name)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.config import PAD
+from keras_transformer.ids import PAD
 
 
 def smoothed_cross_entropy(

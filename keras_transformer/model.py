@@ -10,12 +10,8 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.config import (
-    LAYER_FIELDS,
-    PAD,
-    TransformerConfig,
-    check_argument,
-)
+from keras_transformer.config import LAYER_FIELDS, TransformerConfig
+from keras_transformer.ids import PAD
 from keras_transformer.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -23,8 +19,9 @@ from keras_transformer.layers import (
     PositionalEmbedding,
     padding_mask,
 )
-from keras_transformer.layers.layer_normalization import LayerNormalization
-from keras_transformer.layers.types import Cache
+from keras_transformer.layers.arguments import Cache
+from keras_transformer.layers.normalization import LayerNormalization
+from keras_transformer.validation import check_argument
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -16,7 +16,7 @@ if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
 import keras
 import pytest
 
-from keras_transformer.processor import aborts_in_half_precision
+from keras_transformer.hardware import aborts_in_half_precision
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
@@ -112,11 +112,11 @@ def optimized_graphs():
 @contextlib.contextmanager
 def all_of_one_bleu():
     """Gives all weights the same BLEU: tracing the search takes seconds."""
-    from keras_transformer.training import score
+    from keras_transformer.training import callbacks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(score, "translate_lines", lambda *_, **__: [])
-        patch.setattr(score.evaluation, "score", lambda *_: {"bleu": 1.0})
+        patch.setattr(callbacks, "translate_lines", lambda *_, **__: [])
+        patch.setattr(callbacks.evaluation, "score", lambda *_: {"bleu": 1.0})
         yield
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.config import PAD, START
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.pretrained import marian_files
-from keras_transformer.pretrained.marian_vocabulary import (
+from keras_transformer.ids import PAD, START
+from keras_transformer.integrations.marian import model_files
+from keras_transformer.integrations.marian.vocabulary import (
     rows_in_our_order,
     sentencepiece_model,
 )
@@ -20,7 +20,7 @@ SPECIAL_TEXT = ("</s>", "<pad>", "<unk>", "<s>")
 
 def sides_of(folder):
     """Returns the two sides of a hub folder, each with its rows."""
-    sides = marian_files.read(folder).sides
+    sides = model_files.read(folder).sides
     return [(s, rows_in_our_order(len(s.pieces), s.special)) for s in sides]
 
 

@@ -19,8 +19,8 @@ import tensorflow as tf
 from keras_transformer.export import saved_model
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference import evaluation
-from keras_transformer.inference.text_lines import translate_lines
-from keras_transformer.pretrained.marian import import_marian
+from keras_transformer.inference.lines import translate_lines
+from keras_transformer.integrations.marian.importer import import_marian
 
 REFERENCE = pathlib.Path(os.environ["MARIAN_REFERENCE"])
 FOLDERS = sorted(path.parent for path in REFERENCE.glob("*/reference.npz"))

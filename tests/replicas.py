@@ -18,8 +18,12 @@ import keras
 import numpy as np
 
 from keras_transformer import Transformer, TransformerConfig
-from keras_transformer.data.batches import evaluation_batches, training_batches
-from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
+from keras_transformer.data.batches import (
+    EncodedPairs,
+    Rows,
+    evaluation_batches,
+    training_batches,
+)
 from keras_transformer.training.checkpoints import state_of
 from keras_transformer.training.distribution import (
     default_strategy,
@@ -27,8 +31,8 @@ from keras_transformer.training.distribution import (
 )
 from keras_transformer.training.loop import Loop
 from keras_transformer.training.models import make_model
-from keras_transformer.training.progress import Best, ResumePoint
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.training.resume import Best, ResumePoint
 
 STEPS = 3
 

@@ -22,8 +22,8 @@ from keras_transformer import (
     TransformerSchedule,
     beam_search,
 )
-from keras_transformer.config import END, PAD, START
-from keras_transformer.data.byte_pairs import learn_byte_pairs
+from keras_transformer.data.tokenizer import learn_byte_pairs
+from keras_transformer.ids import END, PAD, START
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 PAIRS = [

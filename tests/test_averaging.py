@@ -5,9 +5,13 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_transformer.training import checkpoints, score, weights_choice
+from keras_transformer.training import (
+    callbacks,
+    checkpoint_averaging,
+    checkpoints,
+)
 from keras_transformer.training.models import load_model
-from keras_transformer.training.progress import Best, write_validated
+from keras_transformer.training.resume import Best, write_validated
 from keras_transformer.training.run import open_run
 
 
@@ -19,15 +23,17 @@ def copy_of(run, tmp_path):
 def fake_bleu_scores(monkeypatch, *values):
     """Gives the candidates these BLEU fake_bleu_scores, in order."""
     left = list(values)
-    monkeypatch.setattr(score, "translate_lines", lambda *_, **__: [])
+    monkeypatch.setattr(callbacks, "translate_lines", lambda *_, **__: [])
     monkeypatch.setattr(
-        score.evaluation, "score", lambda *_: {"bleu": left.pop(0)}
+        callbacks.evaluation, "score", lambda *_: {"bleu": left.pop(0)}
     )
 
 
 def test_an_average_is_the_mean_of_the_weights(run):
     paths = [path for _, path in checkpoints.steps(run.checkpoints)]
-    name, found = weights_choice._candidates(run, load_model(run), 2).popitem()
+    name, found = checkpoint_averaging._candidates(
+        run, load_model(run), 2
+    ).popitem()
     assert name == "average of 2, steps 4 to 8"
     each = [checkpoints.read(path)[1] for path in paths]
     assert all(name.startswith("weights") for name in found)
@@ -52,7 +58,7 @@ def test_the_weights_with_the_best_validation_bleu_are_chosen(
     copied = copy_of(run, tmp_path)
     write_validated(copied, 8, Best(step=4))
     fake_bleu_scores(monkeypatch, *bleu)
-    model = weights_choice.choose_weights(copied)
+    model = checkpoint_averaging.choose_weights(copied)
     metadata, arrays = checkpoints.read(copied.weights)
     assert metadata["chosen"] == chosen
     assert metadata["val_bleu"] == max(bleu)
@@ -69,5 +75,5 @@ def test_a_damaged_checkpoint_is_reported_and_skipped(
     dict(checkpoints.steps(copied.checkpoints))[8].write_bytes(b"")
     fake_bleu_scores(monkeypatch, 1.0)
     with pytest.warns(UserWarning, match=r"step-00000008.*damaged"):
-        weights_choice.choose_weights(copied)
+        checkpoint_averaging.choose_weights(copied)
     assert checkpoints.read(copied.weights)[0]["chosen"] == "step 4"

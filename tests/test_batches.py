@@ -6,8 +6,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.config import END, START
 from keras_transformer.data.batches import (
+    EncodedPairs,
+    Rows,
     Sharding,
     cut_batches,
     evaluation_batches,
@@ -15,7 +16,7 @@ from keras_transformer.data.batches import (
     make_plan,
     training_batches,
 )
-from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
+from keras_transformer.ids import END, START
 
 
 def encoded(count=331, seed=1):

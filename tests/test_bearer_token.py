@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_transformer.serve.bearer_token import is_bearer, read_token
+from keras_transformer.serve.access import is_bearer, read_token
 
 
 @pytest.mark.parametrize(

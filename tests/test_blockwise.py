@@ -9,18 +9,18 @@ import tensorflow as tf
 from test_inference import SOURCE, random_model
 
 from keras_transformer import greedy_search
-from keras_transformer.config import END, START
-from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
+from keras_transformer.data.batches import EncodedPairs, Rows
 from keras_transformer.export import saved_model
 from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.ids import END, START
 from keras_transformer.inference.blockwise import BlockwiseModel
-from keras_transformer.inference.fast_weights import inference_weights
-from keras_transformer.inference.proposal_layer import ProposalLayer
+from keras_transformer.inference.draft_head import ProposalLayer
+from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
-from keras_transformer.training import proposals
+from keras_transformer.training import draft_head
+from keras_transformer.training.draft_head import learn_proposals
 from keras_transformer.training.models import digest, load_model
-from keras_transformer.training.proposals import learn_proposals
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import open_run
 
@@ -126,9 +126,9 @@ def test_it_proposes_the_most_probable_of_the_likely_pieces(config):
 
 def test_likely_pieces_are_the_fewest_of_98_in_100():
     tokens = np.repeat([7, 3, 11, 5, 9], [60, 30, 8, 1, 1])
-    found = proposals._likely_pieces(tokens)
+    found = draft_head._likely_pieces(tokens)
     assert found.tolist() == [3, 7, 11]
-    found = proposals._likely_pieces(np.repeat([7, 3], [97, 3]))
+    found = draft_head._likely_pieces(np.repeat([7, 3], [97, 3]))
     assert found.tolist() == [3, 7]
 
 
@@ -152,7 +152,7 @@ def translator(run, **settings):
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_proposals_learn_what_follows(monkeypatch, norm_first):
     """In a cycle of ten words, each says which ones follow."""
-    monkeypatch.setattr(proposals, "LEARNING_RATE", 0.02)
+    monkeypatch.setattr(draft_head, "LEARNING_RATE", 0.02)
     model = random_model(norm_first=norm_first)
     rng = np.random.default_rng(3)
     starts = rng.integers(10, size=(60, 1))
@@ -161,7 +161,7 @@ def test_proposals_learn_what_follows(monkeypatch, norm_first):
     source = Rows.of([[5, END]] * len(rows))
     before = digest(model)
     layer = ProposalLayer.for_model(model.config, 4)
-    proposals._learn(
+    draft_head._learn(
         layer,
         model,
         EncodedPairs(source, target),
@@ -183,15 +183,17 @@ def test_proposals_learn_what_follows(monkeypatch, norm_first):
 
 def test_proposals_are_learned_once(run, tmp_path, monkeypatch, capsys):
     run = open_run(shutil.copytree(run.folder, tmp_path / "run"))
-    monkeypatch.setattr(proposals, "PAIRS", 97)
+    monkeypatch.setattr(draft_head, "PAIRS", 97)
     with pytest.raises(ValueError, match=r"at least 1\..*steps=0"):
         learn_proposals(run, 4, steps=0)
     first = learn_proposals(run, 4, steps=2)
     assert "Learning proposals" in capsys.readouterr().out
     learned = []
-    pairs = proposals._own_translations(run, load_model(run))
-    monkeypatch.setattr(proposals, "_own_translations", lambda *_: pairs)
-    monkeypatch.setattr(proposals, "_learn", lambda *args: learned.append(args))
+    pairs = draft_head._own_translations(run, load_model(run))
+    monkeypatch.setattr(draft_head, "_own_translations", lambda *_: pairs)
+    monkeypatch.setattr(
+        draft_head, "_learn", lambda *args: learned.append(args)
+    )
     again = learn_proposals(run, 4, steps=2)
     assert not learned
     assert "Learning proposals" not in capsys.readouterr().out
@@ -214,7 +216,7 @@ def test_proposals_are_learned_once(run, tmp_path, monkeypatch, capsys):
 def test_an_export_finds_what_greedy_search_finds(
     run, tmp_path, dtype, monkeypatch
 ):
-    monkeypatch.setattr(proposals, "PAIRS", 97)
+    monkeypatch.setattr(draft_head, "PAIRS", 97)
     monkeypatch.setattr(
         saved_model,
         "learn_proposals",

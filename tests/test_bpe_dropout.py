@@ -15,17 +15,16 @@ from conftest import SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.config import END
 from keras_transformer.data import bpe_dropout
-from keras_transformer.data.batches import training_batches
+from keras_transformer.data.batches import encode_pairs, training_batches
 from keras_transformer.data.bpe_dropout import SampledPairs, segment
 from keras_transformer.data.builtin.dataset import pairs_of_split
 from keras_transformer.data.corpus import SentencePairs
-from keras_transformer.data.encoded_pairs import encode_pairs
-from keras_transformer.data.prepared import PreparedCorpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.data.tokenizer import train_tokenizer
+from keras_transformer.ids import END
 from keras_transformer.training.new_run import start_run
-from keras_transformer.training.split import load_training_pairs, read_pairs
+from keras_transformer.training.run_data import load_training_pairs, read_pairs
 
 PAIRS = SentencePairs(
     *(list(side) for side in zip(*pairs_of_split("train", 331), strict=True))

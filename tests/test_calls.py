@@ -16,7 +16,7 @@ from keras_transformer import (
     PositionalEmbedding,
     causal_mask,
 )
-from keras_transformer.layers.positions import positional_encoding
+from keras_transformer.layers.embeddings import positional_encoding
 
 BACKEND = keras.backend.backend()
 B, T, S, D, H, F = 2, 3, 5, 14, 2, 17

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import EncoderLayer, PositionalEmbedding
-from keras_transformer.checks import assert_no_leak
+from keras_transformer.testing import assert_no_leak
 
 IDS = np.array([[5, 3, 2, 4, 1], [4, 6, 0, 0, 0], [1, 2, 3, 0, 0]])
 

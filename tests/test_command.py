@@ -20,9 +20,9 @@ from keras_transformer.cli import arguments as command_line
 from keras_transformer.cli import commands
 from keras_transformer.cli import main as command
 from keras_transformer.cli.run_options import run_of
-from keras_transformer.data.prepare_corpus import prepare
-from keras_transformer.data.prepared import PreparedCorpus
-from keras_transformer.data.settings import Preparation
+from keras_transformer.data.options import Preparation
+from keras_transformer.data.preparation import prepare
+from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.export import saved_model, saved_translator
 from keras_transformer.training import checkpoints
 from keras_transformer.training.new_run import start_run

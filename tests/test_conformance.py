@@ -28,8 +28,8 @@ from conformance import (
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.checks import assert_no_leak
-from keras_transformer.layers.keras_attention import NOT_SUPPORTED
+from keras_transformer.layers.multi_head_attention import NOT_SUPPORTED
+from keras_transformer.testing import assert_no_leak
 
 BACKEND = keras.backend.backend()
 ALL_LAYERS = [*LAYERS, *PLAIN_LAYERS]

@@ -8,8 +8,8 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig
-from keras_transformer.config import END, START
-from keras_transformer.export import ctranslate2 as interop
+from keras_transformer.ids import END, START
+from keras_transformer.integrations import ctranslate2 as interop
 
 CONFIG = {"num_layers": 2, "d_model": 26, "num_heads": 2, "d_ff": 37}
 

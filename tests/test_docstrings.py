@@ -13,19 +13,13 @@ import sys
 import pytest
 
 import keras_transformer
-from keras_transformer import (
-    data,
-    export,
-    inference,
-    layers,
-    pretrained,
-    training,
-)
-from keras_transformer.checks import assert_no_leak
+from keras_transformer import data, export, inference, layers, training
+from keras_transformer.integrations import marian
+from keras_transformer.testing import assert_no_leak
 
 # Those of layers that are not public at the top.
 OF_LAYERS = sorted({*layers.__all__} - {*keras_transformer.__all__})
-ROOMS = (data, training, inference, export, pretrained)
+ROOMS = (data, training, inference, export, marian)
 MARIAN = pathlib.Path(__file__).parent / "pretrained" / "opus-mt-tiny"
 PAIRS = {
     "Good morning.": "Guten Morgen.",

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.normalization import Dropout
 
 
 def dropped(rate, shape, seed=1, **kwargs):

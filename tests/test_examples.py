@@ -263,7 +263,7 @@ def test_paper_recipes_trains_and_refuses_other_settings(
 def test_small_corpus_trains_on_both_directions_and_translations(
     tmp_path, recipe, monkeypatch
 ):
-    from keras_transformer.training.split import read_pairs
+    from keras_transformer.training.run_data import read_pairs
 
     example = load("small_corpus")
     recipe = dataclasses.replace(recipe, steps=2, validate_every=2)
@@ -391,7 +391,7 @@ def test_distillation_trains_a_student_on_translations_of_its_teacher(
 ):
     from keras_transformer.export import SavedTranslator
     from keras_transformer.training import open_run
-    from keras_transformer.training.split import read_pairs
+    from keras_transformer.training.run_data import read_pairs
 
     example = load("distillation")
     steps = {"steps": 2, "validate_every": 1}

@@ -16,7 +16,7 @@ from conformance import (
 )
 
 import keras_transformer as kt
-from keras_transformer.checks import assert_no_leak
+from keras_transformer.testing import assert_no_leak
 
 F = 5
 # The vector of each id. Those at padding, of id 0, are large: nothing may

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig, beam_search
 from keras_transformer.config import POSITIONS
-from keras_transformer.inference.fast_layers import product
-from keras_transformer.inference.fast_model import InferenceModel
-from keras_transformer.inference.fast_weights import inference_weights
+from keras_transformer.inference.graph_layers import product
+from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.graph_weights import inference_weights
 
 SOURCE = np.array([[5, 6, 7, 9, 3], [11, 3, 0, 0, 0]], "int32")
 # Each field that the forward pass depends on differs from its default in one.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.layers.normalization import LayerNormalization
 
 
 def pair(shape, **kwargs):

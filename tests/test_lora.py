@@ -17,15 +17,15 @@ from test_training_loop import CONFIG
 from test_training_step import one_part
 
 from keras_transformer.cli.run_options import run_of
-from keras_transformer.export import ctranslate2
-from keras_transformer.inference.fast_weights import inference_weights
+from keras_transformer.inference.graph_weights import inference_weights
+from keras_transformer.integrations import ctranslate2
 from keras_transformer.losses import LabelSmoothedCrossEntropy
-from keras_transformer.training import checkpoints, lora, weights_choice
+from keras_transformer.training import checkpoint_averaging, checkpoints, lora
 from keras_transformer.training.loop import TrainingInterrupted
 from keras_transformer.training.models import load_model, make_model
 from keras_transformer.training.new_run import start_run
-from keras_transformer.training.progress import resume
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.training.resume import resume
 from keras_transformer.training.run import open_run
 from keras_transformer.training.step import _gradients
 from keras_transformer.training.train_run import train
@@ -203,7 +203,7 @@ def test_an_average_is_the_mean_of_the_merged_matrices(initial, tuned):
     model = load_model(initial)
     read = lora.weights_reader(tuned[0], model)
     each = [read(path) for _, path in checkpoints.steps(tuned[0].checkpoints)]
-    name, found = weights_choice._candidates(tuned[0], model, 2).popitem()
+    name, found = checkpoint_averaging._candidates(tuned[0], model, 2).popitem()
     assert name == "average of 2, steps 4 to 8"
     assert len(each) == 2
     for name, value in found.items():

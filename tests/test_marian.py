@@ -25,14 +25,15 @@ from safetensors.numpy import load_file, save_file
 from keras_transformer import Transformer
 from keras_transformer.cli.run_options import run_of
 from keras_transformer.data import sentencepiece_file
-from keras_transformer.export import ctranslate2 as ctranslate2_export
-from keras_transformer.export import marian as marian_export
 from keras_transformer.export import saved_model
+from keras_transformer.export.files import SUMS
 from keras_transformer.export.saved_translator import SavedTranslator
-from keras_transformer.inference.text_lines import translate_lines
-from keras_transformer.pretrained import marian_npz
-from keras_transformer.pretrained.marian import import_marian
-from keras_transformer.pretrained.marian_vocabulary import sentencepiece_model
+from keras_transformer.inference.lines import translate_lines
+from keras_transformer.integrations import ctranslate2 as ctranslate2_export
+from keras_transformer.integrations.marian import exporter as marian_export
+from keras_transformer.integrations.marian import npz_file
+from keras_transformer.integrations.marian.importer import import_marian
+from keras_transformer.integrations.marian.vocabulary import sentencepiece_model
 from keras_transformer.training import checkpoints, load_model
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.train_run import train
@@ -223,7 +224,7 @@ def test_each_export_and_each_fine_tuned_run_has_the_model_card(
     engine = ctranslate2_export.export(imported, tmp_path / "engine")
     for folder in (imported.folder, exported, engine, tuned.folder):
         assert (folder / "MODEL_CARD.md").read_bytes() == card
-    sums = (exported / saved_model.SUMS).read_text()
+    sums = (exported / SUMS).read_text()
     assert "MODEL_CARD.md" in sums
     marian = marian_export.export(imported, tmp_path / "marian")
     assert (marian / "README.md").read_bytes() == card
@@ -415,7 +416,7 @@ def test_a_sentencepiece_model_is_no_vocabulary(original, tmp_path):
     path = tmp_path / "vocab.spm"
     shutil.copyfile(original / "source.spm", path)
     with pytest.raises(ValueError, match="cannot be read as a vocabulary"):
-        marian_npz._pieces(path)
+        npz_file._pieces(path)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +428,7 @@ def test_a_sentencepiece_model_is_no_vocabulary(original, tmp_path):
     ],
 )
 def test_languages_are_those_of_a_name(tmp_path, name, languages):
-    assert marian_npz._languages(tmp_path / name) == languages
+    assert npz_file._languages(tmp_path / name) == languages
 
 
 def test_pieces_of_a_vocabulary_are_read_as_marian_writes_them(tmp_path):
@@ -435,10 +436,10 @@ def test_pieces_of_a_vocabulary_are_read_as_marian_writes_them(tmp_path):
     path.write_text(
         '"a\\x85": 0\n"\\U0001F600": 1\n? "long"\n: 2\n"\\"": 3\n', "utf-8"
     )
-    assert marian_npz._pieces(path) == ["a\x85", "😀", "long", '"']
+    assert npz_file._pieces(path) == ["a\x85", "😀", "long", '"']
     path.write_text('"a": 0\n"a": 1\n')
     with pytest.raises(ValueError, match="each once"):
-        marian_npz._pieces(path)
+        npz_file._pieces(path)
 
 
 def test_untied_and_separate_tables_are_found(folder, tmp_path):

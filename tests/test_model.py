@@ -14,7 +14,7 @@ from keras_transformer import (
     Transformer,
     TransformerConfig,
 )
-from keras_transformer.checks import assert_no_leak
+from keras_transformer.testing import assert_no_leak
 
 V = 31
 SMALL = TransformerConfig(V, num_layers=3, d_model=22, num_heads=2, d_ff=17)

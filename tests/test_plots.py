@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.inference import attention_plot
 from keras_transformer.inference.attention_plot import plot_attention
-from keras_transformer.training.curves import plot_training, read_log
+from keras_transformer.training.callbacks import plot_training, read_log
 
 LINE = {"loss": 5.0, "nll": 4.0, "val_loss": 5.5, "val_nll": 4.5, "val_bleu": 1}
 

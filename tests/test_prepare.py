@@ -23,9 +23,9 @@ from pyarrow import parquet
 
 from keras_transformer.data import shards
 from keras_transformer.data.corpus import load_pairs, open_corpus, read_lines
-from keras_transformer.data.prepare_corpus import prepare
-from keras_transformer.data.prepared import PreparedCorpus, is_prepared
-from keras_transformer.data.settings import Preparation
+from keras_transformer.data.options import Preparation
+from keras_transformer.data.preparation import prepare
+from keras_transformer.data.prepared_corpus import PreparedCorpus, is_prepared
 from keras_transformer.data.shards import find_duplicates
 from keras_transformer.training import Recipe, start_run
 
@@ -453,7 +453,7 @@ def test_what_was_stopped_goes_on_and_gives_the_same_bytes(
 KILLED_WHEN_WRITING = """
 import os, signal, sys
 from keras_transformer.data import prepare, shards
-from keras_transformer.data.settings import Preparation
+from keras_transformer.data.options import Preparation
 
 shards.BLOCK = 29
 count, replace = 0, os.replace

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from conftest import SMALL
 
-from keras_transformer import processor
+from keras_transformer import hardware
 from keras_transformer.training.models import make_model
 from keras_transformer.training.new_run import start_run
 
@@ -22,7 +22,7 @@ def machine(monkeypatch, tmp_path):
     def pretend(flags, settings=None, gpus=()):
         path = tmp_path / "cpuinfo"
         path.write_text(f"model name\t: A CPU\nflags\t\t: {flags}\n\n")
-        monkeypatch.setattr(processor, "CPU_INFO", str(path))
+        monkeypatch.setattr(hardware, "CPU_INFO", str(path))
         for name in ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA"):
             monkeypatch.delenv(name, raising=False)
         for name, value in (settings or {}).items():
@@ -58,11 +58,11 @@ def test_auto_is_half_precision_where_the_hardware_computes_in_it(
     machine, flags, settings, gpus, expected
 ):
     machine(flags, settings, gpus)
-    assert processor.computes_in_bfloat16() is expected
+    assert hardware.computes_in_bfloat16() is expected
     policy = "mixed_bfloat16" if expected else "float32"
-    assert processor.resolve_dtype_policy("auto") == policy
-    assert processor.resolve_dtype("auto") == policy.removeprefix("mixed_")
-    assert processor.resolve_dtype_policy("float32") == "float32"
+    assert hardware.resolve_dtype_policy("auto") == policy
+    assert hardware.resolve_dtype("auto") == policy.removeprefix("mixed_")
+    assert hardware.resolve_dtype_policy("float32") == "float32"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_half_precision_that_would_abort_the_process_is_refused(
     machine, recipe, tmp_path, flags, settings, expected
 ):
     machine(flags, settings)
-    assert processor.aborts_in_half_precision() is expected
+    assert hardware.aborts_in_half_precision() is expected
     if expected:
         asked = dataclasses.replace(recipe, dtype_policy="mixed_bfloat16")
         message = r"mixed_bfloat16, ONEDNN_MAX_CPU_ISA=(?i:avx2)\. Unset"
@@ -92,19 +92,19 @@ def test_half_precision_that_would_abort_the_process_is_refused(
             start_run(tmp_path / "run", "tiny", asked, **SMALL)
     else:
         asked = "mixed_bfloat16"
-        assert processor.resolve_dtype_policy(asked) == asked
-    processor.check_half_precision("float32")
+        assert hardware.resolve_dtype_policy(asked) == asked
+    hardware.check_half_precision("float32")
 
 
 def test_a_system_without_cpuinfo_computes_in_float32(monkeypatch, tmp_path):
-    monkeypatch.setattr(processor, "CPU_INFO", str(tmp_path / "none"))
-    assert processor.resolve_dtype_policy("auto") == "float32"
-    assert processor.describe()
+    monkeypatch.setattr(hardware, "CPU_INFO", str(tmp_path / "none"))
+    assert hardware.resolve_dtype_policy("auto") == "float32"
+    assert hardware.describe()
 
 
 def test_the_processor_is_described_by_its_instructions(machine):
     machine(WITH_BFLOAT16)
-    assert processor.describe() == "A CPU, avx2, avx512f, avx512_bf16"
+    assert hardware.describe() == "A CPU, avx2, avx512f, avx512_bf16"
 
 
 def test_a_run_records_what_auto_stood_for(recipe, machine, tmp_path):

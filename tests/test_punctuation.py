@@ -14,9 +14,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data import punctuation
-from keras_transformer.data.punctuation import normalize_punctuation
 from keras_transformer.export import tensorflow_serving as serving
+from keras_transformer.inference import punctuation
+from keras_transformer.inference.punctuation import normalize_punctuation
 
 PATH = pathlib.Path(__file__).parent / "pretrained" / "punctuation.json"
 CASES = collections.defaultdict(list)

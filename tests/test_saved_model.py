@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.export import saved_model
+from keras_transformer.export.files import METADATA, SUMS
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference import evaluation
-from keras_transformer.inference.explanation import explained
+from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.text_lines import translate_lines
-from keras_transformer.inference.translator import Translator
+from keras_transformer.inference.translator import Translator, explained
 from keras_transformer.training.models import load_model
 
 pytestmark = pytest.mark.usefixtures("optimized_graphs")
@@ -364,7 +364,7 @@ def test_metadata_and_evaluations_are_stored_beside_the_model(
     exported, tmp_path
 ):
     exported = shutil.copytree(exported, tmp_path / "1")
-    metadata = json.loads((exported / saved_model.METADATA).read_text())
+    metadata = json.loads((exported / METADATA).read_text())
     assert metadata["search"]["beam_size"] == 4
     assert (metadata["source"], metadata["target"]) == ("en", "de")
     assert "layers:2|d_model:22" in metadata["signature"]
@@ -437,11 +437,11 @@ def test_a_damaged_export_is_named(exported, tmp_path):
     """Both our loader and `sha256sum` find the damage."""
     copy = tmp_path / "1"
     shutil.copytree(exported, copy)
-    check = ["sha256sum", "--check", "--quiet", saved_model.SUMS]
+    check = ["sha256sum", "--check", "--quiet", SUMS]
     subprocess.run(check, cwd=copy, check=True)
-    listed = (copy / saved_model.SUMS).read_text()
+    listed = (copy / SUMS).read_text()
     assert "variables/variables.data-00000-of-00001" in listed
-    assert saved_model.METADATA in listed
+    assert METADATA in listed
     graph = copy / "saved_model.pb"
     data = bytearray(graph.read_bytes())
     data[len(data) // 2] ^= 1

@@ -16,6 +16,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.export import saved_model
 from keras_transformer.export import tensorflow_serving as serving
+from keras_transformer.export.files import SUMS
 from keras_transformer.export.saved_translator import (
     SavedTranslator,
     check_intact,
@@ -346,9 +347,7 @@ def test_an_export_interrupted_anywhere_leaves_nothing(
             exported,
             path,
             dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns(
-                "assets.extra", "README.md", saved_model.SUMS
-            ),
+            ignore=shutil.ignore_patterns("assets.extra", "README.md", SUMS),
         )
 
     def interrupt(*arguments, **options):

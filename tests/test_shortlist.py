@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import beam_search
-from keras_transformer.config import END
-from keras_transformer.data.encoded_pairs import EncodedPairs, Rows
+from keras_transformer.data.batches import EncodedPairs, Rows
 from keras_transformer.export import saved_model
+from keras_transformer.export.files import METADATA
 from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.ids import END
 from keras_transformer.inference import shortlist as module
-from keras_transformer.inference.fast_model import InferenceModel
+from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistedModel
 from keras_transformer.inference.translator import Translator
@@ -194,7 +195,7 @@ def test_an_export_has_its_shortlist(run, tmp_path, dtype, beam_size):
 
 
 def test_an_export_without_one_says_so(exported):
-    metadata = json.loads((exported / saved_model.METADATA).read_text())
+    metadata = json.loads((exported / METADATA).read_text())
     assert metadata["shortlist"] is None
 
 

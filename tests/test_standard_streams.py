@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from keras_transformer.cli import standard_streams
-from keras_transformer.cli.standard_streams import chunks_of_lines
+from keras_transformer.cli import stdio
+from keras_transformer.cli.stdio import chunks_of_lines
 
 
 def test_a_slow_pipe_is_answered_line_by_line():
@@ -77,14 +77,14 @@ def test_lines_do_not_depend_on_how_they_arrive(data, most, keep_ends):
 def test_output_is_utf8_in_any_locale(monkeypatch):
     output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", output)
-    standard_streams.write_line("schön")
+    stdio.write_line("schön")
     assert output.buffer.getvalue() == "schön\n".encode()
 
 
 def test_a_closed_standard_output_is_an_error(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(ValueError, match="Standard output must be open"):
-        standard_streams.write_line("schön")
+        stdio.write_line("schön")
 
 
 @pytest.mark.programs
@@ -98,4 +98,4 @@ def test_without_standard_error_the_output_has_no_messages(tmp_path):
 def test_a_closed_standard_input_is_an_error(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(ValueError, match="Standard input must be open"):
-        standard_streams.standard_input()
+        stdio.standard_input()

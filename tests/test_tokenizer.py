@@ -10,9 +10,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.config import END, PAD, START, UNKNOWN
 from keras_transformer.data.builtin.dataset import pairs_of_split
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
+from keras_transformer.ids import END, PAD, START, UNKNOWN
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_transformer.pretrained.torch_file import read_torch_file
+from keras_transformer.integrations.marian.torch_file import read_torch_file
 
 FOLDER = pathlib.Path(__file__).parent / "pretrained"
 FILES = ["zip.bin", "legacy.bin", "protocol4.bin"]

@@ -12,13 +12,13 @@ import tensorflow as tf
 from conftest import SMALL
 
 from keras_transformer import Transformer, TransformerConfig
-from keras_transformer.data.prepared import PreparedCorpus
+from keras_transformer.data.prepared_corpus import PreparedCorpus
+from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.text_lines import translate_lines
 from keras_transformer.lock import lock
-from keras_transformer.training import callbacks, checkpoints, score, split
-from keras_transformer.training.callbacks import steps_of
-from keras_transformer.training.curves import read_log
+from keras_transformer.training import callbacks, checkpoints, run_data
+from keras_transformer.training.callbacks import read_log, steps_of
+from keras_transformer.training.checkpoint_averaging import choose_weights
 from keras_transformer.training.loop import TrainingInterrupted
 from keras_transformer.training.models import (
     load_model,
@@ -26,15 +26,14 @@ from keras_transformer.training.models import (
     with_other_depth,
 )
 from keras_transformer.training.new_run import start_run
-from keras_transformer.training.progress import read_validated
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.training.resume import read_validated
 from keras_transformer.training.run import (
     open_run,
     record_start,
     steps_to_train,
 )
 from keras_transformer.training.train_run import evaluate, train
-from keras_transformer.training.weights_choice import choose_weights
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def test_a_run_whose_pairs_are_incomplete_is_refused_at_once(run, tmp_path):
     copy = shutil.copytree(run.folder, tmp_path / "run")
     (copy / "data" / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"data' has no manifest\.json"):
-        split.load_training_pairs(open_run(copy))
+        run_data.load_training_pairs(open_run(copy))
 
 
 def test_a_run_folder_has_all_its_files(run):
@@ -240,7 +239,7 @@ def test_an_interrupted_validation_is_repeated_on_resume(
             sender.at("translation")
             return translate_lines(*args, **kwargs)
 
-        monkeypatch.setattr(score, "translate_lines", translate)
+        monkeypatch.setattr(callbacks, "translate_lines", translate)
         with pytest.raises(TrainingInterrupted, match=f"after step {step};"):
             train(open_run(other.folder), 8, verbose=0, callbacks=[sender])
         assert [s for s, _ in checkpoints.steps(other.checkpoints)][-1] == step
@@ -289,16 +288,16 @@ def test_validation_translates_greedily_by_the_search_of_the_run(run):
         patch.setattr(
             callbacks, "make_scorer", lambda *args: seen.append(args[3])
         )
-        pairs = split.SentencePairs([], [])
+        pairs = run_data.SentencePairs([], [])
         callbacks.TranslationQuality(other, None, pairs)
     assert seen == [dataclasses.replace(search, beam_size=1)]
 
 
 def test_pairs_without_a_loss_are_counted(run, capsys):
-    lengths = split.load_split(run, "validation").encoded.lengths
+    lengths = run_data.load_split(run, "validation").encoded.lengths
     most = int(np.median(lengths.max(axis=1)))
     recipe = dataclasses.replace(run.recipe, max_length=most)
-    found = split.load_split(
+    found = run_data.load_split(
         dataclasses.replace(run, recipe=recipe), "validation"
     )
     long = len(found.pairs) - len(found.encoded)

@@ -14,8 +14,8 @@ from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.schedule import TransformerSchedule
 from keras_transformer.training.loop import Loop, TrainingInterrupted
 from keras_transformer.training.models import make_model
-from keras_transformer.training.progress import Best, ResumePoint
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.training.resume import Best, ResumePoint
 
 CONFIG = TransformerConfig(31, num_layers=1, d_model=22, num_heads=2, d_ff=17)
 

@@ -35,7 +35,7 @@ from keras_transformer import (
     causal_mask,
     padding_mask,
 )
-from keras_transformer.checks import assert_no_leak
+from keras_transformer.testing import assert_no_leak
 
 # %% [markdown]
 # ## An encoder

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.config import PRESETS, TransformerConfig
-from keras_transformer.data.settings import Preparation
+from keras_transformer.data.options import Preparation
+from keras_transformer.hardware import DTYPES
 from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.processor import DTYPES
 from keras_transformer.serve.settings import RaySettings, ServeSettings
 from keras_transformer.training.recipe import Recipe
 

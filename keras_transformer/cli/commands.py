@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_transformer.cli.arguments import BATCH_SIZE, options_of, settings_of
 from keras_transformer.cli.serve import serve
-from keras_transformer.cli.standard_streams import (
+from keras_transformer.cli.stdio import (
     Progress,
     chunks_of_lines,
     show,
@@ -51,8 +51,8 @@ def train(given: dict[str, Any]) -> None:
 
 def prepare(given: dict[str, Any]) -> None:
     """Prepares corpora for training."""
-    from keras_transformer.data.preparation_job import total_left_out
-    from keras_transformer.data.settings import Preparation
+    from keras_transformer.data.options import Preparation
+    from keras_transformer.data.preparation import total_left_out
     from keras_transformer.training.run import open_run
 
     tokenizers = None
@@ -69,11 +69,11 @@ def prepare(given: dict[str, Any]) -> None:
         "tokenizers": tokenizers,
     }
     if "runner" in given:
-        from keras_transformer.data.beam_prepare import prepare_on_beam
+        from keras_transformer.integrations.beam.prepare import prepare_on_beam
 
         found = prepare_on_beam(**arguments, options=_runner_options(given))
     else:
-        from keras_transformer.data.prepare_corpus import prepare
+        from keras_transformer.data.preparation import prepare
 
         found = prepare(**arguments)
     print(
@@ -86,7 +86,7 @@ def prepare(given: dict[str, Any]) -> None:
 
 def import_model(given: dict[str, Any]) -> None:
     """Imports a model of others as a run."""
-    from keras_transformer.pretrained.marian import import_marian
+    from keras_transformer.integrations.marian.importer import import_marian
 
     run = import_marian(given["source"], given["folder"])
     print(
@@ -98,8 +98,8 @@ def import_model(given: dict[str, Any]) -> None:
 def average(given: dict[str, Any]) -> None:
     """Chooses the weights of a run."""
     from keras_transformer.cli.run_options import with_moved_paths
+    from keras_transformer.training.checkpoint_averaging import choose_weights
     from keras_transformer.training.run import open_run
-    from keras_transformer.training.weights_choice import choose_weights
 
     run = with_moved_paths(open_run(given["folder"]), given)
     choose_weights(run, given.get("last"))
@@ -123,20 +123,20 @@ def export(given: dict[str, Any]) -> None:
     if "corpus" in given:
         run = with_moved_paths(run, given)
     if export_format == "ctranslate2":
-        from keras_transformer.export import ctranslate2
+        from keras_transformer.integrations import ctranslate2
 
         path = ctranslate2.export(run, given["path"], given.get("quantization"))
     elif export_format == "marian":
-        from keras_transformer.export import marian
+        from keras_transformer.integrations.marian import exporter
 
-        path = marian.export(run, given["path"])
+        path = exporter.export(run, given["path"])
     else:
-        from keras_transformer import processor
+        from keras_transformer import hardware
         from keras_transformer.export import saved_model
 
         asked = settings_of(SearchSettings, given)
         settings = dataclasses.replace(run.search, **asked)
-        dtype = processor.resolve_dtype(given.get("dtype", "auto"))
+        dtype = hardware.resolve_dtype(given.get("dtype", "auto"))
         path = saved_model.export(
             run,
             given["path"],
@@ -152,7 +152,7 @@ def export(given: dict[str, Any]) -> None:
 def translate(given: dict[str, Any]) -> None:
     """Translates standard input."""
     from keras_transformer.inference import sentences
-    from keras_transformer.inference.text_lines import translate_lines
+    from keras_transformer.inference.lines import translate_lines
 
     if "explain" in given:
         refused = STREAM_OPTIONS | {"runner", "source", "target"}
@@ -193,7 +193,7 @@ def translate(given: dict[str, Any]) -> None:
 
 def _translate_on_beam(given):
     """Translates a file by a pipeline of Apache Beam."""
-    from keras_transformer.export.beam_translate import translate_file
+    from keras_transformer.integrations.beam.translate import translate_file
 
     _refuse(given, STREAM_OPTIONS, "--runner")
     if not {"source", "target"} <= given.keys():
@@ -255,7 +255,7 @@ def evaluate(given: dict[str, Any]) -> None:
     """Scores a SavedModel and stores the result."""
     from keras_transformer.data.corpus import read_lines
     from keras_transformer.inference import evaluation
-    from keras_transformer.inference.text_lines import translate_lines
+    from keras_transformer.inference.lines import translate_lines
 
     tokenizer = given.get("tokenize", Recipe.bleu_tokenizer)
     evaluation.check_tokenizer(tokenizer)

@@ -5,15 +5,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from keras_transformer.cli.standard_streams import (
+from keras_transformer.cli.stdio import (
     Progress,
     chunks_of_lines,
     standard_input,
     standard_output,
 )
 from keras_transformer.data.sentencepiece_file import TAG
+from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.sentences import split_sentences
-from keras_transformer.inference.text_lines import translate_lines
 
 # Enough sentences to sort by length, and few enough to bound the memory.
 LINES_AT_A_TIME = 1024

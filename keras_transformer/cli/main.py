@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from keras_transformer.cli import quiet_stderr
+from keras_transformer.cli import silence
 from keras_transformer.cli.arguments import parse
 from keras_transformer.cli.commands import COMMANDS
 
@@ -38,7 +38,7 @@ def run() -> int:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if isinstance(sys.stdout, io.TextIOWrapper):  # like standard error
         sys.stdout.reconfigure(errors="backslashreplace")
-    quiet_stderr.silence()
+    silence.silence()
     # TensorFlow disables oneDNN on processors without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     signal.signal(signal.SIGTERM, _end)
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _require_tensorflow()
         COMMANDS[command](given)
     except ImportError as error:
-        if os.environ.get(quiet_stderr.DEBUG):
+        if os.environ.get(silence.DEBUG):
             raise
         print(
             f"keras-transformer: error: {_missing(error, command)}",
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, *_tensorflow_errors()) as error:
-        if os.environ.get(quiet_stderr.DEBUG):
+        if os.environ.get(silence.DEBUG):
             raise
         message = " ".join(str(error).split())
         print(f"keras-transformer: error: {message}", file=sys.stderr)

@@ -12,7 +12,7 @@ from keras_transformer.cli.arguments import (
     settings_of,
 )
 from keras_transformer.config import PRESETS, TransformerConfig
-from keras_transformer.data.prepared import is_prepared
+from keras_transformer.data.prepared_corpus import is_prepared
 from keras_transformer.training.new_run import (
     absolute_paths,
     check_settled,
@@ -21,7 +21,7 @@ from keras_transformer.training.new_run import (
 )
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run, open_run, wait_for_file
-from keras_transformer.training.split import check_corpus, is_missing
+from keras_transformer.training.run_data import check_corpus, is_missing
 
 
 def run_of(given: dict[str, Any], worker: int) -> Run:

@@ -40,7 +40,7 @@ def serve(given: dict[str, Any]) -> None:
     if engine == "local":
         serve(configs, settings)
         return
-    from keras_transformer.serve.ray_cluster import running_ray
+    from keras_transformer.integrations.ray.cluster import running_ray
 
     with running_ray(ray_settings) as start_engine:
         serve(configs, settings, start_engine)

@@ -9,10 +9,14 @@ import random
 
 import numpy as np
 
-from keras_transformer.config import END
-from keras_transformer.data.batches import TrainingPairs
-from keras_transformer.data.encoded_pairs import EncodedPairs, Rows, take_slices
+from keras_transformer.data.batches import (
+    EncodedPairs,
+    Rows,
+    TrainingPairs,
+    take_slices,
+)
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.ids import END
 
 SAMPLES = 16  # segmentations of a word, from which each occurrence has one
 WORDS = 200_000  # whose segmentations are remembered

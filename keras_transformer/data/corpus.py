@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keras_transformer.data import table_files, text_files
-from keras_transformer.data.pair_stream import PairStream
+from keras_transformer.data.text_files import PairStream
 from keras_transformer.data.text_files import read_lines as read_lines
 
 SPLIT_NAMES = {

@@ -4,8 +4,11 @@ import pathlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from keras_transformer.data.pair_stream import PairStream
-from keras_transformer.data.text_files import identity_of, stream_lines
+from keras_transformer.data.text_files import (
+    PairStream,
+    identity_of,
+    stream_lines,
+)
 
 ROWS = 4096  # of a Parquet file, read at a time
 

@@ -1,6 +1,7 @@
 """Text files with one sentence per line, plain or compressed."""
 
 import codecs
+import dataclasses
 import gzip
 import io
 import itertools
@@ -12,7 +13,24 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from keras_transformer.data.pair_stream import Pair, PairStream
+Pair = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairStream:
+    """Yields sentences with their translations, anew each time.
+
+    Args:
+        identity: describes the data, so that other data has another identity.
+        read: returns an iterator over the pairs, from the first one.
+    """
+
+    identity: str
+    read: Callable[[], Iterator[Pair]]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return self.read()
+
 
 SUFFIXES = (".gz", ".xz", ".zst")
 

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from keras_transformer.data.pair_stream import PairStream
+from keras_transformer.data.text_files import PairStream
 
 
 def tfds_pairs(

@@ -1,5 +1,6 @@
 """Word pieces: byte-pair encoding with SentencePiece, in TensorFlow graphs."""
 
+import io
 import re
 from collections.abc import Iterable, Sequence
 
@@ -8,16 +9,10 @@ import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_transformer.config import (
-    END,
-    PAD,
-    START,
-    UNKNOWN,
-    checked_integer,
-)
 from keras_transformer.data import sentencepiece_file
-from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.data.sentencepiece_file import TAG, is_line_break
+from keras_transformer.ids import END, PAD, START, UNKNOWN
+from keras_transformer.validation import checked_integer
 
 # Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
 # shorter than by this factor may be cut before it fills the model.
@@ -298,3 +293,49 @@ class Tokenizer:
             byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
             text += bytes.fromhex(byte[1]) if byte else piece.encode()
         return text.decode("utf-8", "replace")
+
+
+def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
+    """Returns a SentencePiece model, see `train_tokenizer`, which makes a
+    `Tokenizer` of it."""
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            character_coverage=0.9999,
+            byte_fallback=True,
+            split_digits=True,
+            normalization_rule_name="identity",
+            max_sentence_length=2**30,  # longer lines would be left out
+            pad_id=PAD,
+            unk_id=UNKNOWN,
+            bos_id=START,
+            eos_id=END,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"Cannot learn a vocabulary. Received: vocab_size={vocab_size}"
+            f"{_limit(str(error))}"
+        ) from error
+    return model.getvalue()
+
+
+def _limit(error):
+    """Returns which vocabularies the text allows, by SentencePiece's error."""
+    if most := re.search(r"Vocabulary size too high .* value <= (\d+)", error):
+        return (
+            ", more word pieces than the text has variety for. Choose at most "
+            f"{most[1]}."
+        )
+    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
+        return (
+            ", too few word pieces for the characters of the text. Choose at "
+            f"least {least[1]}."
+        )
+    if re.search(r"sentences_\.empty\(\)|\(all_chars_count\) > \(0\)", error):
+        return ", and no text. Give sentences that are not blank."
+    return f". SentencePiece says: {error.strip()}"

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_transformer.data.pair_stream import Pair
-from keras_transformer.data.settings import Preparation
+from keras_transformer.data.options import Preparation
 from keras_transformer.data.shards import Block, hash_pairs
+from keras_transformer.data.text_files import Pair
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 
 

@@ -1,16 +1,5 @@
 """Export: writes a trained model as a SavedModel or for CTranslate2."""
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
-from keras_transformer.lazy_names import lazy_names
-
-if TYPE_CHECKING:
-    from keras_transformer.export.saved_model import export as export
-    from keras_transformer.export.saved_translator import (
-        SavedTranslator as SavedTranslator,
-    )
-
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {"SavedTranslator": "saved_translator", "export": "saved_model"},
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -29,26 +29,23 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 import keras_transformer
-from keras_transformer import processor
+from keras_transformer import hardware
 from keras_transformer.atomic_files import folder_aside
-from keras_transformer.config import check_argument, checked_integer
-from keras_transformer.data.prepared import file_sha256
 from keras_transformer.export import tensorflow_serving as serving
+from keras_transformer.export.files import METADATA, check_readable, write_sums
 from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.translator import Translator, best_of
 from keras_transformer.training import checkpoints
+from keras_transformer.training.draft_head import learn_proposals
 from keras_transformer.training.models import digest, load_model
-from keras_transformer.training.proposals import learn_proposals
 from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
-from keras_transformer.training.split import (
+from keras_transformer.training.run_data import (
     load_training_pairs,
     without_bpe_dropout,
 )
-
-METADATA = "keras_transformer.json"
-SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
+from keras_transformer.validation import check_argument, checked_integer
 
 
 def export(
@@ -135,12 +132,12 @@ def export(
             "A published version is not overwritten. Received: "
             f"{str(path)!r}, which exists. Choose the next number."
         )
-    if dtype not in processor.DTYPES:
+    if dtype not in hardware.DTYPES:
         raise ValueError(
-            f"`dtype` must be one of {', '.join(processor.DTYPES)}. "
+            f"`dtype` must be one of {', '.join(hardware.DTYPES)}. "
             f"Received: dtype={dtype!r}"
         )
-    dtype = processor.resolve_dtype(dtype)
+    dtype = hardware.resolve_dtype(dtype)
     settings = settings or run.search
     if block_size is not None and settings.beam_size != 1:
         raise ValueError(
@@ -192,7 +189,7 @@ def export(
             _some_text(run.source_tokenizer),
         )
         copy_model_card(run, aside / MODEL_CARD)
-        (aside / SUMS).write_text(_sums(aside))
+        write_sums(aside)
     return path
 
 
@@ -262,15 +259,6 @@ def write(
     )
 
 
-def _sums(folder):
-    """Returns a line of checksum and name for each file of an export."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return "".join(
-        f"{file_sha256(path)}  {path.relative_to(folder).as_posix()}\n"
-        for path in files
-    )
-
-
 def description(run: Run) -> str:
     """Returns a line that says what a model is, as sacreBLEU's signatures do
     for scores."""
@@ -321,18 +309,3 @@ def _some_text(tokenizer):
     ids = [list(range(middle, middle + count)) for count in (5, 31)]
     lines = tokenizer.decode(tf.ragged.constant(ids).to_tensor())
     return [line.decode() for line in lines.numpy()]
-
-
-def check_readable(path: str | os.PathLike):
-    """Checks that TensorFlow can read a SavedModel from this path.
-
-    It takes the path of the weights for a pattern of names.
-
-    Raises:
-        ValueError: if the path has a `[` or a backslash.
-    """
-    if set("[\\") & set(str(path)):
-        raise ValueError(
-            "TensorFlow reads no SavedModel from a path with `[` or a "
-            f"backslash. Received: {str(path)!r}. Choose another folder."
-        )

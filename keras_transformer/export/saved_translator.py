@@ -8,12 +8,11 @@ from collections.abc import Callable
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
-from keras_transformer import processor
-from keras_transformer.data.prepared import file_sha256
+from keras_transformer import hardware
 from keras_transformer.data.tokenizer import as_strings
-from keras_transformer.export.saved_model import METADATA, SUMS, check_readable
+from keras_transformer.export.files import METADATA, check_export
+from keras_transformer.inference.lines import encoded
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.text_lines import encoded
 from keras_transformer.inference.translator import best_of
 
 
@@ -45,7 +44,7 @@ class SavedTranslator:
                 "it was not written by `keras-transformer export`."
             )
         self.metadata = json.loads((self.path / METADATA).read_text())
-        processor.check_half_precision(self.metadata.get("dtype", "float32"))
+        hardware.check_half_precision(self.metadata.get("dtype", "float32"))
         if "max_length" not in self.metadata:
             raise ValueError(
                 f"The SavedModel in {str(path)!r} was written by an earlier "
@@ -134,36 +133,3 @@ class SavedTranslator:
             return best_of(found)
 
         return translate
-
-
-def check_export(path: str | os.PathLike):
-    """Checks the files of an export, as far as can be without loading it.
-
-    Raises:
-        ValueError: if no export is there, or if it is damaged.
-    """
-    if not pathlib.Path(path, "saved_model.pb").is_file():
-        raise ValueError(
-            f"No SavedModel in {str(path)!r}. Expected a folder that "
-            "`keras-transformer export` wrote, such as saved_models/NAME/1."
-        )
-    check_readable(path)
-    if pathlib.Path(path, SUMS).exists():  # earlier versions wrote none
-        check_intact(path)
-
-
-def check_intact(path: str | os.PathLike):
-    """Compares the files of an export with its checksums.
-
-    Raises:
-        ValueError: if a file is damaged or missing.
-    """
-    path = pathlib.Path(path)
-    for line in (path / SUMS).read_text().splitlines():
-        expected, name = line.split("  ", 1)
-        file = path / name
-        if not file.is_file() or file_sha256(file) != expected:
-            raise ValueError(
-                f"{str(file)!r} is not what was exported: its SHA-256 is not "
-                f"that of {SUMS}. Copy the export again."
-            )

@@ -8,12 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.config import END
-from keras_transformer.inference.fast_attention import MASKED_SCORE
-from keras_transformer.inference.fast_layers import embed, linear
-from keras_transformer.inference.fast_model import InferenceModel
+from keras_transformer.ids import END
+from keras_transformer.inference.graph_layers import MASKED_SCORE, embed, linear
+from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.search.blockwise_search import blockwise_search
-from keras_transformer.search.length_penalty import length_penalty
+from keras_transformer.search.constraints import length_penalty
 
 REJECTED = tf.int32.max  # the position of tokens that no other may see
 

@@ -14,15 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import (
-    END,
-    PAD,
-    TransformerConfig,
-    checked_integer,
-)
-from keras_transformer.data.batches import TrainingPairs
-from keras_transformer.data.encoded_pairs import take_slices
-from keras_transformer.inference.fast_model import InferenceModel
+from keras_transformer.config import TransformerConfig
+from keras_transformer.data.batches import TrainingPairs, take_slices
+from keras_transformer.ids import END, PAD
+from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.validation import checked_integer
 
 COMMON = 100  # the most frequent target pieces are in every list
 ROWS_AT_ONCE = 4096
@@ -36,7 +32,7 @@ class Shortlist:
 
     Example:
 
-    >>> from keras_transformer.data.prepared import PreparedCorpus
+    >>> from keras_transformer.data.prepared_corpus import PreparedCorpus
     >>> pairs = PreparedCorpus("runs/demo/data")
     >>> shortlist = Shortlist.learn(pairs, 300, 300, size=10)
     >>> shortlist.likely.shape, shortlist.common.shape

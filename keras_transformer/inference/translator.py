@@ -7,20 +7,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.config import END, PAD
-from keras_transformer.data.punctuation import normalize_punctuation
 from keras_transformer.data.tokenizer import Tokenizer, as_strings
+from keras_transformer.ids import END, PAD
 from keras_transformer.inference.blockwise import BlockwiseModel
-from keras_transformer.inference.explanation import explained
-from keras_transformer.inference.fast_model import InferenceModel
-from keras_transformer.inference.fast_weights import inference_weights
+from keras_transformer.inference.draft_head import ProposalLayer
+from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
-from keras_transformer.inference.proposal_layer import ProposalLayer
-from keras_transformer.inference.run_search import run_search
-from keras_transformer.inference.search_arguments import checked
-from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.punctuation import normalize_punctuation
+from keras_transformer.inference.search_settings import SearchSettings, checked
 from keras_transformer.inference.shortlist import Shortlist, ShortlistedModel
 from keras_transformer.model import Transformer
+from keras_transformer.search.beam_search import beam_search
 
 
 class Translator:
@@ -339,3 +337,98 @@ def _at_least_one_row(pieces):
     """Adds a placeholder row to an empty batch."""
     missing = tf.cast(tf.equal(pieces.nrows(), 0), tf.int32)
     return tf.concat([pieces, tf.fill([missing, 1], END)], axis=0)
+
+
+def run_search(
+    model: InferenceModel,
+    source: tf.Tensor,
+    limits: tf.Tensor,
+    settings: SearchSettings,
+    beam_size: int | tf.Tensor,
+    alpha: float | tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Encodes sources and searches their translations: section 6.1.
+
+    Args:
+        model: an `InferenceModel`, or one with a shortlist or proposals.
+        source: ids `(B, S)`.
+        limits: int32 `(B,)`, the maximum number of tokens of each translation.
+        settings: settings of the search; beam size and α are given apart.
+        beam_size: K, an integer or scalar tensor.
+        alpha: α of the length penalty, a number or scalar tensor.
+
+    Returns:
+        Target ids `(B, K, T)`, best first, and float32 scores `(B, K)`.
+    """
+    memory = model.encode(source)
+    is_greedy = isinstance(beam_size, int) and beam_size == 1
+    if isinstance(model, BlockwiseModel) and is_greedy:
+        return model.search(memory, limits, alpha, settings.length_penalty)
+
+    def step(tokens, cache, index):
+        return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
+
+    ids, scores = beam_search(
+        step,
+        model.empty_cache(memory, beam_size),
+        limits,
+        beam_size,
+        alpha,
+        reorder=model.reorder,
+        keep=model.keep,
+        formula=settings.length_penalty,
+        early_stopping=settings.early_stopping,
+    )
+    if isinstance(model, ShortlistedModel):
+        ids = model.pieces(ids, memory)
+    return ids, scores
+
+
+def explained(
+    model: InferenceModel,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    source: tf.Tensor,
+    target: tf.Tensor,
+    blank: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    """Returns translations with their pieces and attention.
+
+    Args:
+        model: the model that translated.
+        source_tokenizer, target_tokenizer: its tokenizers.
+        source, target: ids `(B, S)` and `(B, T)`, padded with 0.
+        blank: booleans `(n,)`, True for texts without words. `source` may have
+            more rows, which are left out.
+
+    Returns:
+        A dictionary of `translation`, `source_pieces`, `target_pieces` and
+        `attention`, see `Translator.explain`.
+    """
+    count = tf.size(blank)
+    lengths = tf.math.count_nonzero(target[:count], axis=1, dtype=tf.int32)
+    longest = tf.reduce_max(tf.where(blank, 1, lengths))
+    target = target[:, : tf.maximum(longest, 1)]
+    _, attention = model.read(target, model.encode(source))
+
+    def pieces(tokenizer, ids):
+        names = tokenizer.pieces(range(tokenizer.vocab_size))
+        names[PAD] = ""
+        return tf.gather(tf.constant(names), ids)
+
+    found = {
+        "translation": target_tokenizer.decode(target),
+        "source_pieces": pieces(source_tokenizer, source),
+        "target_pieces": pieces(target_tokenizer, target),
+        "attention": tf.stack(attention, axis=1),
+    }
+    found = {name: value[:count] for name, value in found.items()}
+    attention = found.pop("attention")
+    return {
+        "translation": tf.where(blank, "", found.pop("translation")),
+        "attention": tf.where(blank[:, None, None, None, None], 0.0, attention),
+        **{
+            name: tf.where(blank[:, None], "", names)
+            for name, names in found.items()
+        },
+    }

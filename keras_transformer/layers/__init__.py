@@ -5,9 +5,11 @@ length, H heads, D d_model, K d_k or d_v.
 """
 
 from keras_transformer.layers.attention import scaled_dot_product_attention
-from keras_transformer.layers.decoder_layer import DecoderLayer
-from keras_transformer.layers.encoder_layer import EncoderLayer
-from keras_transformer.layers.feature_embedding import FeatureEmbedding
+from keras_transformer.layers.embeddings import (
+    FeatureEmbedding,
+    PositionalEmbedding,
+    positional_encoding,
+)
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import (
     causal_mask,
@@ -15,8 +17,10 @@ from keras_transformer.layers.masks import (
     padding_mask,
 )
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.layers.positions import positional_encoding
+from keras_transformer.layers.transformer_layers import (
+    DecoderLayer,
+    EncoderLayer,
+)
 
 __all__ = [
     "DecoderLayer",

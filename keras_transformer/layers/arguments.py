@@ -2,13 +2,22 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.types import Initializer
+Activation: TypeAlias = str | Callable[[KerasTensor], KerasTensor] | None
+Initializer: TypeAlias = str | dict | keras.initializers.Initializer
+Regularizer: TypeAlias = str | dict | keras.regularizers.Regularizer | None
+Constraint: TypeAlias = str | dict | keras.constraints.Constraint | None
+# The length of each axis, `None` where it is not known.
+Shape: TypeAlias = tuple[int | None, ...]
+# Keys `(B, H, S, d_k)` under "key" and values `(B, H, S, d_v)` under "value".
+Cache: TypeAlias = dict[str, KerasTensor]
+# The output alone, or followed by what the call asks for: weights, caches.
+Output: TypeAlias = KerasTensor | tuple
 
 
 def exact_dtype(dtype: str) -> str:
@@ -44,8 +53,9 @@ def known_index(index: int | KerasTensor) -> int | None:
 def copy_of(initializer: Initializer) -> Initializer:
     """Returns an initializer of its own for each weight. A plain function is
     returned as it is."""
-    is_keras = isinstance(initializer, keras.initializers.Initializer)
-    return initializer.clone() if is_keras else initializer
+    if isinstance(initializer, keras.initializers.Initializer):
+        return initializer.clone()
+    return initializer
 
 
 def arguments_of_call(

@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.arguments import exact_dtype, known_index
+from keras_transformer.layers.arguments import Cache, exact_dtype, known_index
 from keras_transformer.layers.masks import (
     LOWEST,
     causal_mask,
     combine_masks,
     per_head,
 )
-from keras_transformer.layers.types import Cache
 
 
 def scaled_dot_product_attention(

@@ -5,9 +5,13 @@ from typing import Any
 import keras
 from keras import KerasTensor
 
-from keras_transformer.layers.arguments import copy_of
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.types import Activation, Initializer, Shape
+from keras_transformer.layers.arguments import (
+    Activation,
+    Initializer,
+    Shape,
+    copy_of,
+)
+from keras_transformer.layers.normalization import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -8,7 +8,16 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.arguments import arguments_of_call, copy_of
+from keras_transformer.layers.arguments import (
+    Cache,
+    Constraint,
+    Initializer,
+    Output,
+    Regularizer,
+    Shape,
+    arguments_of_call,
+    copy_of,
+)
 from keras_transformer.layers.attention import (
     attend,
     merge_heads,
@@ -16,23 +25,8 @@ from keras_transformer.layers.attention import (
     per_row,
     split_heads,
 )
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.keras_attention import (
-    check_supported,
-    one_width,
-    serialize_objects,
-    take_over,
-)
 from keras_transformer.layers.masks import check_padding_masks, masks_of_pairs
-from keras_transformer.layers.output_spec import attention_output_spec
-from keras_transformer.layers.types import (
-    Cache,
-    Constraint,
-    Initializer,
-    Output,
-    Regularizer,
-    Shape,
-)
+from keras_transformer.layers.normalization import Dropout
 from keras_transformer.layers.windowed_attention import (
     attend_in_window,
     cache_length,
@@ -346,3 +340,136 @@ class MultiHeadAttention(keras.layers.Layer):
             "seed": self.seed,
             **serialize_objects(self),
         }
+
+
+def attention_output_spec(
+    layer: keras.layers.Layer,
+    query: KerasTensor,
+    value: KerasTensor | None = None,
+    return_attention_scores: bool = False,
+    cache: Cache | None = None,
+    cache_index: int | KerasTensor | None = None,
+    attention_window: int | None = None,
+    **_: Any,
+) -> Output:
+    """Returns the symbolic outputs of a call of `MultiHeadAttention`.
+
+    Args:
+        layer: a `MultiHeadAttention`.
+        query, value, cache, cache_index: as in the call.
+        return_attention_scores, attention_window: as in the call.
+
+    Returns:
+        The output alone, or a tuple of the output and of those of scores and
+        cache that the call returns.
+    """
+
+    def symbolic(shape):
+        return KerasTensor(shape, dtype=layer.compute_dtype)
+
+    returned = [symbolic(layer.compute_output_shape(query.shape))]
+    if return_attention_scores:
+        batch, length = query.shape[:2]
+        attended: KerasTensor = value if cache is None else cache["key"]
+        keys = attended.shape[-2]  # `(B, S, D)` or `(B, H, S, d_k)`
+        is_written = cache is not None and cache_index is not None
+        if is_written and attention_window is not None:
+            # The last positions and, for the later queries, the new ones.
+            known = None not in (keys, length)
+            keys = keys + length - 1 if known else None
+        returned.append(symbolic((batch, layer.num_heads, length, keys)))
+    if cache is not None and cache_index is not None:
+        returned.append({k: symbolic(x.shape) for k, x in cache.items()})
+    return tuple(returned) if len(returned) > 1 else returned[0]
+
+
+# Arguments of Keras' layer that are accepted as None or False only.
+NOT_SUPPORTED = (
+    "attention_axes",
+    "sliding_window",
+    "flash_attention",
+    "use_gate",
+)
+# Arguments that are objects of Keras, and the modules that serialise them.
+SERIALIZED = {
+    "kernel_initializer": keras.initializers,
+    "bias_initializer": keras.initializers,
+    "kernel_regularizer": keras.regularizers,
+    "bias_regularizer": keras.regularizers,
+    "activity_regularizer": keras.regularizers,
+    "kernel_constraint": keras.constraints,
+    "bias_constraint": keras.constraints,
+}
+
+
+def check_supported(**arguments: Any) -> None:
+    """Checks that arguments of `NOT_SUPPORTED` are `None` or `False`.
+
+    Raises:
+        ValueError: if one is not; the message names it.
+    """
+    for name, value in arguments.items():
+        # Keras' layer itself fills in these axes where inputs have rank 3.
+        is_rank_3 = name == "attention_axes" and value in ((1,), [1])
+        if value not in (None, False) and not is_rank_3:
+            raise ValueError(
+                f"`{name}` of `keras.layers.MultiHeadAttention` is not "
+                f"supported here. Received: {name}={value!r}. Leave it out, or "
+                "use Keras' layer."
+            )
+
+
+def one_width(output_shape: int | tuple[int] | None) -> int | None:
+    """Returns the width that `output_shape` gives, or `None`.
+
+    Raises:
+        ValueError: if it has more than one axis.
+    """
+    if isinstance(output_shape, int | None):
+        return output_shape
+    if len(output_shape) != 1:
+        raise ValueError(
+            "`output_shape` must be one width. Received: "
+            f"output_shape={output_shape}"
+        )
+    return output_shape[0]
+
+
+def serialize_objects(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the arguments of `SERIALIZED` for the layer's config."""
+    private = {"activity_regularizer": "_activity_regularizer"}
+    return {
+        name: module.serialize(getattr(layer, private.get(name, name)))
+        for name, module in SERIALIZED.items()
+    }
+
+
+def take_over(
+    layer_class: type[keras.layers.Layer],
+    layer: keras.layers.MultiHeadAttention,
+) -> keras.layers.Layer:
+    """Returns a `layer_class` with the arguments and weights of Keras' layer.
+
+    Args:
+        layer_class: class of the new layer, `MultiHeadAttention` of this
+            package.
+        layer: a built `keras.layers.MultiHeadAttention`.
+
+    Raises:
+        ValueError: if the layer is not built, or has arguments that are not
+            supported.
+    """
+    if not layer.built:
+        raise ValueError(
+            "A layer must be built before its weights can be taken over. "
+            f"Received: {layer.name!r}, which is not built. Call it first."
+        )
+    new_layer = layer_class.from_config(layer.get_config())
+    # Each projection has a kernel, and a bias if there is one.
+    weights = [w for w in layer.weights if "seed_generator" not in w.path]
+    kernels = weights[:: 2 if new_layer.use_bias else 1]
+    query, key, value = ((None, None, w.shape[0]) for w in kernels[:3])
+    new_layer.build(query, value, key)
+    for new_weight, weight in zip(new_layer.weights, weights, strict=True):
+        new_weight.assign(ops.reshape(weight, new_weight.shape))
+    return new_layer

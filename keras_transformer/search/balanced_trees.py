@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from keras import KerasTensor, ops
 
-from keras_transformer.config import END
-from keras_transformer.search.batched_take import batched_take
-from keras_transformer.search.next_token import MINUS_INFINITY
+from keras_transformer.ids import END
+from keras_transformer.search.next_token import MINUS_INFINITY, batched_take
 from keras_transformer.search.sampling import Cache, StepFunction
 
 NO_TOKEN = -1

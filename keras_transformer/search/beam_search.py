@@ -10,13 +10,16 @@ from collections.abc import Callable
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.config import END, PAD, START
-from keras_transformer.search.batched_take import batched_take
-from keras_transformer.search.constraints import Constraints
-from keras_transformer.search.length_penalty import FORMULAS, length_penalty
+from keras_transformer.ids import END, PAD, START
+from keras_transformer.search.constraints import (
+    FORMULAS,
+    Constraints,
+    length_penalty,
+)
 from keras_transformer.search.next_token import (
     MINUS_INFINITY,
     at_most,
+    batched_take,
     most_probable,
     python_number,
 )

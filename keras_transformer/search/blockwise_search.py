@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from keras import KerasTensor, ops
 
-from keras_transformer.config import END, PAD, START, checked_integer
-from keras_transformer.search.batched_take import batched_take
+from keras_transformer.ids import END, PAD, START
 from keras_transformer.search.constraints import as_integers, longest_limit
-from keras_transformer.search.next_token import most_probable
+from keras_transformer.search.next_token import batched_take, most_probable
 from keras_transformer.search.sampling import Cache
+from keras_transformer.validation import checked_integer
 
 # (tokens, cache, positions) -> (logits, new cache), see `blockwise_search`.
 VerifyFunction = Callable[

@@ -5,10 +5,9 @@ Shapes: N rows, V vocabulary.
 
 from typing import Any
 
+import keras
 import numpy as np
 from keras import KerasTensor, ops
-
-from keras_transformer.search.batched_take import batched_take
 
 MINUS_INFINITY = float("-inf")
 
@@ -171,3 +170,24 @@ def at_most(
     if isinstance(count, int) and isinstance(maximum, int):
         return min(count, maximum)
     return ops.minimum(count, maximum)
+
+
+def batched_take(values: KerasTensor, indices: KerasTensor) -> KerasTensor:
+    """Takes elements of each row by the row's own indices.
+
+    Args:
+        values: `(B, n, …)`.
+        indices: integers `(B, m)` in [0, n).
+
+    Returns:
+        `(B, m, …)`, in the dtype of `values`.
+    """
+    if keras.backend.backend() == "tensorflow":
+        # One operation. `take_along_axis` is 25 operations on TensorFlow, a
+        # third of all operations in a step of a small model.
+        import tensorflow as tf
+
+        return tf.gather(values, indices, batch_dims=1)
+    width = [1] * (len(values.shape) - 2)
+    indices = ops.reshape(indices, (*ops.shape(indices), *width))
+    return ops.take_along_axis(values, indices, axis=1)

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.config import END, PAD, START
+from keras_transformer.ids import END, PAD, START
 from keras_transformer.search.constraints import Constraints
 from keras_transformer.search.next_token import (
     draw,

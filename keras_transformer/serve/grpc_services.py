@@ -23,8 +23,8 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from keras_transformer.serve import messages
-from keras_transformer.serve.bearer_token import is_bearer
+from keras_transformer.serve import served
+from keras_transformer.serve.access import is_bearer
 from keras_transformer.serve.errors import ServingError, too_large
 from keras_transformer.serve.http_app import log_access
 from keras_transformer.serve.metrics import Metrics
@@ -119,7 +119,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             response = get_model_metadata_pb2.GetModelMetadataResponse()
             _fill_spec(response.model_spec, served)
             response.metadata["signature_def"].Pack(
-                messages.signature_map(served.signatures)
+                served.signature_map(served.signatures)
             )
             return response
 
@@ -137,7 +137,7 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
     ) -> get_model_status_pb2.GetModelStatusResponse:
         async with _answering_errors(context):
             wanted = _wanted(request)
-            return messages.status_response(self._models.statuses(*wanted))
+            return served.status_response(self._models.statuses(*wanted))
 
     async def HandleReloadConfigRequest(  # noqa: N802
         self,

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from keras_transformer.serve import rest, web_page
-from keras_transformer.serve.bearer_token import is_bearer
+from keras_transformer.serve.access import is_bearer
 from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.models import Models

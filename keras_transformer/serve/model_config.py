@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.serve.text_file import read_text
+from keras_transformer.serve.access import read_text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_transformer.export.saved_model import METADATA
-from keras_transformer.serve import frames
+from keras_transformer.export.files import METADATA
+from keras_transformer.serve import ipc
 from keras_transformer.serve.errors import ServingError
 
 
@@ -76,7 +76,7 @@ class ModelProcess:
         reader, writer = await asyncio.open_connection(sock=ours)
         self = cls(process, reader, writer)
         try:
-            kind, message = await frames.receive(reader)
+            kind, message = await ipc.receive(reader)
         except (asyncio.IncompleteReadError, ConnectionError):
             status = await process.wait()
             raise ProcessEndedError(
@@ -106,7 +106,7 @@ class ModelProcess:
         number = next(self._numbers)
         answer = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        self._writer.write(frames.packed((number, signature_name, inputs)))
+        self._writer.write(ipc.packed((number, signature_name, inputs)))
         try:
             return await answer
         finally:
@@ -126,7 +126,7 @@ class ModelProcess:
         """Hands answers to those who wait, until the process ends."""
         try:
             while True:
-                number, kind, value = await frames.receive(self._reader)
+                number, kind, value = await ipc.receive(self._reader)
                 answer = self._waiting.get(number)
                 if answer is None or answer.done():
                     continue

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import json_format
 from tensorflow_serving.apis import model_pb2
 
-from keras_transformer.serve import messages
+from keras_transformer.serve import served
 from keras_transformer.serve.served import VersionStatus
 
 _ESCAPES = {
@@ -26,7 +26,7 @@ def write_status(statuses: Sequence[VersionStatus]) -> bytes:
     Args:
         statuses: states of the versions, in the order of the answer.
     """
-    return _print(messages.status_response(statuses)).encode()
+    return _print(served.status_response(statuses)).encode()
 
 
 def write_metadata(
@@ -41,7 +41,7 @@ def write_metadata(
     """
     model = model_pb2.ModelSpec(name=name)
     model.version.value = version
-    defs = messages.signature_map(signatures)
+    defs = served.signature_map(signatures)
     # TensorFlow Serving prints two messages into a text of its own.
     return (
         f'{{\n"model_spec":{_print(model)},\n'

@@ -17,7 +17,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from keras_transformer.serve.bearer_token import read_token
+from keras_transformer.serve.access import read_token
 from keras_transformer.serve.engine import Engine, LocalEngine
 from keras_transformer.serve.grpc_services import (
     ModelService,

@@ -6,7 +6,7 @@ It imports neither Keras nor TensorFlow, so the command shows its help fast.
 import dataclasses
 import math
 
-from keras_transformer.config import (
+from keras_transformer.validation import (
     check_at_least,
     check_field,
     option_field,

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.export.saved_model import METADATA
+from keras_transformer.export.files import METADATA
 from keras_transformer.serve.batching import (
     Item,
     RowQueue,

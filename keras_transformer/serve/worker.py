@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.serve import frames
+from keras_transformer.serve import ipc
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 # The call in Python surrounds the errors of a graph with these.
@@ -39,7 +39,7 @@ def main(descriptor: int, path: str, threads: int) -> None:
 
     def send(message):
         with lock:
-            connection.sendall(frames.packed(message))
+            connection.sendall(ipc.packed(message))
 
     try:
         signatures = load(path)
@@ -52,7 +52,7 @@ def main(descriptor: int, path: str, threads: int) -> None:
         threading.Thread(
             target=_work, args=(jobs, signatures, send), daemon=True
         ).start()
-    while (message := frames.receive_from(connection)) is not None:
+    while (message := ipc.receive_from(connection)) is not None:
         jobs.put(message)
     os._exit(0)  # threads may still compute what nobody waits for
 
@@ -68,15 +68,8 @@ def load(path: str) -> dict[str, Any]:
     """
     import tensorflow as tf
 
-    from keras_transformer.export.saved_model import SUMS
     from keras_transformer.export.saved_translator import SavedTranslator
 
-    if not pathlib.Path(path, SUMS).exists():
-        raise ValueError(
-            f"An export must have the file {SUMS}. Received: {path!r}, which "
-            "has none: it is still being copied, or was written by an earlier "
-            "version. Export the run again."
-        )
     translator = SavedTranslator(path)
     signatures = translator.loaded.signatures
     _warm_up(signatures, path)

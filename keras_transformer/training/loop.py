@@ -11,8 +11,8 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.training.checkpoints import RESTART
-from keras_transformer.training.progress import ResumePoint
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.training.resume import ResumePoint
 from keras_transformer.training.step import (
     make_evaluation_step,
     make_sum_over_replicas,

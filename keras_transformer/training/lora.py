@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
-from keras_transformer.training.matching import matched
+from keras_transformer.training.checkpoints import matched
 from keras_transformer.training.run import Run
 
 A, B = "/lora_kernel_a", "/lora_kernel_b"

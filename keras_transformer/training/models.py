@@ -14,9 +14,9 @@ import numpy as np
 from keras_transformer.atomic_files import check_is_new, folder_aside
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.hardware import resolve_dtype_policy
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.model import Transformer
-from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.schedule import TransformerSchedule
 from keras_transformer.training import checkpoints, lora
 from keras_transformer.training.adam import Adam

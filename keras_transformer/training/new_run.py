@@ -9,20 +9,20 @@ from typing import Any
 import keras
 
 from keras_transformer.atomic_files import check_is_new, folder_aside
-from keras_transformer.config import TransformerConfig, check_argument
+from keras_transformer.config import TransformerConfig
 from keras_transformer.data.corpus import (
     absolute,
     absolute_path,
     remove_unusable,
 )
-from keras_transformer.data.prepared import (
+from keras_transformer.data.options import CorpusSettings
+from keras_transformer.data.prepared_corpus import (
     PreparedCorpus,
     is_prepared,
     read_manifest,
 )
-from keras_transformer.data.settings import CorpusSettings
+from keras_transformer.hardware import resolve_dtype_policy
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.processor import resolve_dtype_policy
 from keras_transformer.training import checkpoints
 from keras_transformer.training.models import (
     load_model,
@@ -37,7 +37,11 @@ from keras_transformer.training.run import (
     open_run,
     write_run,
 )
-from keras_transformer.training.split import prepare_training_pairs, read_pairs
+from keras_transformer.training.run_data import (
+    prepare_training_pairs,
+    read_pairs,
+)
+from keras_transformer.validation import check_argument
 
 # Fields of a config that may differ from the run whose weights are taken.
 ONLY_IN_TRAINING = {

@@ -4,14 +4,14 @@ import dataclasses
 import math
 import os
 
-from keras_transformer.config import (
+from keras_transformer.data.options import CorpusSettings
+from keras_transformer.hardware import DTYPE_POLICIES
+from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
+from keras_transformer.validation import (
     check_at_least,
     check_field,
     option_field,
 )
-from keras_transformer.data.settings import CorpusSettings
-from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
-from keras_transformer.processor import DTYPE_POLICIES
 
 
 @dataclasses.dataclass(frozen=True)

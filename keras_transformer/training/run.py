@@ -27,10 +27,10 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer
-from keras_transformer import processor
+from keras_transformer import hardware
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.config import TransformerConfig
-from keras_transformer.data.prepared import is_prepared, sha256
+from keras_transformer.data.prepared_corpus import is_prepared, sha256
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
@@ -215,7 +215,7 @@ def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
         "numpy": np.__version__,
-        "processor": processor.describe(),
+        "processor": hardware.describe(),
         "dtype_policy": dtype_policy,
         "devices": devices,
         "steps": steps,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_transformer.config import PAD
+from keras_transformer.ids import PAD
 from keras_transformer.layers import PositionalEmbedding
 from keras_transformer.model import Transformer
 from keras_transformer.training.chunked_loss import (

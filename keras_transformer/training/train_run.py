@@ -9,16 +9,17 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from keras_transformer.config import check_argument, checked_integer
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.inference import evaluation
 from keras_transformer.lock import lock
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
 from keras_transformer.training.callbacks import (
+    make_scorer,
     training_callbacks,
     verbosity,
 )
+from keras_transformer.training.checkpoint_averaging import choose_weights
 from keras_transformer.training.distribution import (
     default_strategy,
     sharding_of,
@@ -30,11 +31,10 @@ from keras_transformer.training.models import (
     make_model,
     seeded_layers,
 )
-from keras_transformer.training.progress import resume
+from keras_transformer.training.resume import resume
 from keras_transformer.training.run import Run, record_start, steps_to_train
-from keras_transformer.training.score import make_scorer
-from keras_transformer.training.split import load_split, load_training_pairs
-from keras_transformer.training.weights_choice import choose_weights
+from keras_transformer.training.run_data import load_split, load_training_pairs
+from keras_transformer.validation import check_argument, checked_integer
 
 
 def train(

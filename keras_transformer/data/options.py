@@ -1,0 +1,97 @@
+"""Settings of a corpus: what is read, and how it is cleaned and encoded."""
+
+import dataclasses
+
+from keras_transformer.validation import (
+    check_at_least,
+    check_field,
+    check_types,
+    option_field,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusSettings:
+    """Describes the sentence pairs of a corpus and their vocabulary.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    source: str = option_field("en", "source language")
+    target: str = option_field("de", "target language")
+    train_split: str = option_field(
+        "train", "split to train on", option="train", metavar="SPLIT"
+    )
+    validation_split: str = option_field(
+        "validation",
+        "split to score during training",
+        option="validation",
+        metavar="SPLIT",
+    )
+    test_split: str | None = option_field(
+        None,
+        "split to score when training has ended; `prepare` copies it, and "
+        "`train` needs the option again",
+        option="test",
+        metavar="SPLIT",
+    )
+    data_dir: str | None = option_field(
+        None,
+        "folder where TensorFlow Datasets keeps its data, for tfds:NAME",
+        metavar="FOLDER",
+    )
+    vocab_size: int = option_field(
+        8000, "size of the vocabulary in word pieces; section 5.1 has 37,000"
+    )
+    shared_vocabulary: bool = option_field(
+        True,
+        "learn one vocabulary for each language; section 3.4 shares one",
+        option="separate-vocabularies",
+    )
+    max_length: int = option_field(
+        256,
+        "leave out pairs with more word pieces on a side; the end token counts "
+        "as one",
+    )
+    seed: int = option_field(1, "seed of all random numbers")
+
+    def __post_init__(self):
+        check_types(self)
+        check_field(self, "seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
+        check_at_least(self, vocab_size=1, max_length=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation(CorpusSettings):
+    """Describes how a corpus is prepared for training.
+
+    The help of each field is what `keras-transformer prepare --help` prints.
+
+    Example:
+
+    >>> Preparation(vocab_size=37000).max_length
+    256
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    max_length_ratio: float | None = option_field(
+        None,
+        "leave out pairs with more than X times as many word pieces on one "
+        "side as on the other; the end token counts as one",
+    )
+    drop_duplicates: bool = option_field(
+        False, "leave out pairs that were there before"
+    )
+    drop_identical: bool = option_field(
+        False, "leave out pairs that are the same on both sides"
+    )
+    vocabulary_pairs: int = option_field(
+        200_000, "pairs that the vocabulary is learned from, drawn by the seed"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least(self, max_length_ratio=1, vocabulary_pairs=1)

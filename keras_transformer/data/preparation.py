@@ -1,0 +1,477 @@
+"""Prepares a corpus for training, once: clean, encode, write shards.
+
+The corpus is read twice, as a stream: to learn the vocabulary and to find
+duplicates, and to encode. The text is never in memory as a whole.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import os
+import pathlib
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import sentencepiece
+import tensorflow_text
+
+import keras_transformer
+from keras_transformer.atomic_files import (
+    check_is_new,
+    empty_for_other_job,
+    make_folder,
+    remove_folder,
+    sync_folder,
+    write_aside,
+)
+from keras_transformer.data.corpus import absolute, open_corpus
+from keras_transformer.data.options import Preparation
+from keras_transformer.data.prepared_corpus import (
+    FORMAT,
+    KINDS,
+    MANIFEST,
+    SIDES,
+    PreparedCorpus,
+    file_sha256,
+    sha256,
+)
+from keras_transformer.data.shards import (
+    REASONS,
+    Block,
+    Survey,
+    find_duplicates,
+    hash_pairs,
+    make_shard,
+    read_blocks,
+    read_records,
+    read_survey,
+    readable_rows,
+)
+from keras_transformer.data.text_files import PairStream, check_name_parts
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.data.vocabulary import learn_vocabularies, sample_of
+from keras_transformer.lock import lock
+from keras_transformer.validation import check_argument
+
+Corpus = str | Iterable[Mapping]
+Tokenizers = tuple[Tokenizer, Tokenizer]
+RECORD = "job.json"  # in the temporary folder: which job it belongs to
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """Describes what is prepared.
+
+    Args:
+        folder: to write to.
+        settings: a `Preparation`.
+        corpora: as `open_corpus` takes them.
+        streams: the pairs of each corpus.
+        weights: how often an epoch has the pairs of each corpus.
+        tokenizers: vocabularies of source and target, or `None` to learn them.
+        evaluation: the pairs of the splits for evaluation, by name.
+    """
+
+    folder: pathlib.Path
+    settings: Preparation
+    corpora: list[Corpus]
+    streams: list[PairStream]
+    weights: list[float]
+    tokenizers: Tokenizers | None
+    evaluation: dict[str, PairStream]
+
+    @property
+    def digest(self) -> str:
+        """Tells jobs apart: other data or settings, another digest."""
+        streams = [*self.streams, *self.evaluation.values()]
+        description = {
+            "format": FORMAT,
+            "settings": dataclasses.asdict(self.settings),
+            "data": [stream.identity for stream in streams],
+            "evaluation": list(self.evaluation),
+            "weights": self.weights,
+            "versions": _versions(),
+            "vocabularies": [sha256(t.model) for t in self.tokenizers or ()],
+        }
+        return sha256(json.dumps(description, sort_keys=True).encode())
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The names of source and target."""
+        return self.settings.source, self.settings.target
+
+    def blocks(self) -> Iterator[Block]:
+        """Yields the blocks of all corpora."""
+        for corpus, stream in enumerate(self.streams):
+            yield from read_blocks(corpus, stream)
+
+
+def make_job(
+    corpora: Corpus | Sequence[Corpus],
+    folder: str | os.PathLike,
+    settings: Preparation,
+    weights: Sequence[float] | None = None,
+    tokenizers: Tokenizers | None = None,
+    evaluation: Mapping[str, Corpus] | None = None,
+) -> Job:
+    """Checks the arguments of `prepare` and opens the corpora.
+
+    Raises:
+        ValueError: if an argument does not fit, or a corpus does not exist.
+    """
+    check_name_parts(settings.source, settings.target)
+    folder = pathlib.Path(folder).absolute()
+    check_is_new(folder, "folder of a prepared corpus")
+    if settings.source == settings.target:
+        raise ValueError(
+            "Source and target must have different names. Received: "
+            f"{settings.source!r} for both. In one language, name the sides "
+            "apart, as in train.plain and train.simple."
+        )
+    if isinstance(corpora, str) or not isinstance(corpora, Sequence):
+        corpora = [corpora]
+    corpora = [absolute(corpus) for corpus in corpora]
+    if any(isinstance(corpus, Mapping) for corpus in corpora):
+        raise ValueError(
+            "Rows are one corpus of several. Received: a list of rows. Give "
+            "`[rows]`."
+        )
+    weights = [1.0] * len(corpora) if weights is None else list(weights)
+    usable = weights and all(0 < weight < math.inf for weight in weights)
+    if len(weights) != len(corpora) or not usable:
+        raise ValueError(
+            "Each corpus has a positive weight. "
+            f"Received: {len(corpora)} corpora, weights={weights}"
+        )
+
+    if tokenizers is not None:
+        settings = dataclasses.replace(
+            settings,
+            vocab_size=tokenizers[1].vocab_size,
+            shared_vocabulary=tokenizers[0].model == tokenizers[1].model,
+        )
+
+    def opened(corpus, split):
+        languages = settings.source, settings.target
+        return open_corpus(corpus, split, *languages, settings.data_dir)
+
+    splits = {
+        "validation": settings.validation_split,
+        "test": settings.test_split or "test",
+    }
+    if evaluation is None:
+        names = (
+            ["validation", "test"] if settings.test_split else ["validation"]
+        )
+        # Rows are one split: they would be validated on themselves.
+        names = names if isinstance(corpora[0], str) else []
+        evaluation = dict.fromkeys(names, corpora[0])
+    if unknown := evaluation.keys() - splits.keys():
+        raise ValueError(
+            '`evaluation` has the keys "validation" and "test". '
+            f"Received: {', '.join(sorted(unknown))}"
+        )
+    return Job(
+        folder,
+        settings,
+        list(corpora),
+        [opened(corpus, settings.train_split) for corpus in corpora],
+        weights,
+        tokenizers,
+        {
+            name: opened(corpus, splits[name])
+            for name, corpus in evaluation.items()
+        },
+    )
+
+
+@contextlib.contextmanager
+def temporary_folder(job: Job) -> Iterator[pathlib.Path]:
+    """Holds the folder in which a job is done, with what is done already.
+
+    The folder stays if the process is stopped or the disk is full, so that the
+    same job can go on. It is emptied for another job.
+    """
+    folder = job.folder.with_name(f".{job.folder.name}.preparing")
+    above = make_folder(folder)
+    with lock(folder, "prepare a corpus"):
+        empty_for_other_job(folder / RECORD, job.digest)
+        try:
+            yield folder
+        except ValueError:  # the same job would fail again
+            remove_folder(folder, above)
+            raise
+
+
+def write_evaluation(job: Job, folder: pathlib.Path) -> dict[str, int]:
+    """Writes the text of the splits for evaluation.
+
+    It is done first, since it takes seconds and may fail.
+
+    Returns:
+        The number of pairs of each split.
+
+    Raises:
+        ValueError: if a split has no pair.
+    """
+    counts = {
+        name: _write_text(_text_paths(job, folder, name), stream)
+        for name, stream in job.evaluation.items()
+    }
+    if empty := [name for name, count in counts.items() if not count]:
+        raise ValueError(
+            f"Each split needs a pair. Received: {', '.join(empty)}, without "
+            "any. Look at its files, or leave it out."
+        )
+    return counts
+
+
+def _text_paths(job, folder, name):
+    return [folder / f"{name}.{language}" for language in job.languages]
+
+
+def finish(
+    job: Job,
+    folder: pathlib.Path,
+    tokenizers: Tokenizers,
+    evaluation: dict[str, int],
+) -> None:
+    """Writes what is still missing, and gives the folder its name.
+
+    Args:
+        job: the job.
+        folder: of `temporary_folder`, with all shards.
+        tokenizers: of source and target.
+        evaluation: of `write_evaluation`.
+
+    Raises:
+        ValueError: if no pair is left.
+    """
+    shards = read_records(folder)
+    texts = [p for name in evaluation for p in _text_paths(job, folder, name)]
+    manifest = _manifest(job, shards, tokenizers, evaluation, texts)
+    for c in manifest["corpora"]:
+        if c["pairs"] and not round(c["weight"] * c["pairs"]):
+            text = f"The weight of {c['corpus']!r} leaves none of its pairs."
+            warnings.warn(text, stacklevel=2)
+    if not any(round(c["weight"] * c["pairs"]) for c in manifest["corpora"]):
+        raise ValueError(
+            f"Split {job.settings.train_split!r} has no pair left. Left out: "
+            f"{total_left_out(manifest)}; max_length="
+            f"{job.settings.max_length}. Raise --max-length, or look at the "
+            "files of the split."
+        )
+    complete = {MANIFEST, *(path.name for path in texts)}
+    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+        complete.add(f"{side}.model")
+        with write_aside(folder / f"{side}.model") as file:
+            file.write(tokenizer.model)
+    with write_aside(folder / MANIFEST) as file:
+        file.write((json.dumps(manifest, indent=1) + "\n").encode())
+    for shard in shards:
+        complete.update(f"{shard['name']}.{kind}.npy" for kind in KINDS)
+    for path in folder.iterdir():
+        if path.name not in complete:
+            path.unlink()
+    os.rename(folder, job.folder)
+    sync_folder(job.folder.parent)
+
+
+def _manifest(job, shards, tokenizers, evaluation, texts):
+    corpora = []
+    for number, corpus in enumerate(job.corpora):
+        mine = [s for s in shards if s["name"].startswith(f"pairs-{number}-")]
+        corpora.append(
+            {
+                "corpus": (
+                    corpus if isinstance(corpus, str) else type(corpus).__name__
+                ),
+                "weight": job.weights[number],
+                "pairs_read": sum(s["pairs_read"] for s in mine),
+                "left_out": {
+                    reason: sum(s["left_out"][reason] for s in mine)
+                    for reason in REASONS
+                },
+                "pairs": sum(s["pairs"] for s in mine),
+                "shards": [
+                    {
+                        key: value
+                        for key, value in shard.items()
+                        if key not in ("pairs_read", "left_out")
+                    }
+                    for shard in mine
+                ],
+            }
+        )
+    return {
+        "format": FORMAT,
+        "versions": _versions(),
+        "settings": dataclasses.asdict(job.settings),
+        "vocabularies": {
+            side: sha256(tokenizer.model)
+            for side, tokenizer in zip(SIDES, tokenizers, strict=True)
+        },
+        "evaluation": evaluation,
+        "texts": {path.name: file_sha256(path) for path in texts},
+        "corpora": corpora,
+    }
+
+
+def total_left_out(manifest: Mapping[str, Any]) -> str:
+    """Returns how many pairs were left out for which reason, in words."""
+    counts = {
+        reason: sum(c["left_out"][reason] for c in manifest["corpora"])
+        for reason in REASONS
+    }
+    found = [
+        f"{count:,} {reason.replace('_', ' ')}"
+        for reason, count in counts.items()
+        if count
+    ]
+    return ", ".join(found) or "none"
+
+
+def _versions():
+    return {
+        "keras_transformer": keras_transformer.__version__,
+        "sentencepiece": sentencepiece.__version__,
+        "tensorflow_text": tensorflow_text.__version__,
+    }
+
+
+def _write_text(paths, stream):
+    """Writes a split as parallel files; returns its number of pairs."""
+    count = 0
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(write_aside(path)) for path in paths]
+        for pair in stream:
+            count += 1
+            for file, text in zip(files, pair, strict=True):
+                # A line break in a sentence would shift the lines after it.
+                line = re.sub(r"[\r\n]+", " ", text)
+                file.write(f"{line}\n".encode())
+    return count
+
+
+SECONDS = 10  # between two lines of progress
+
+
+def prepare(
+    corpora: Corpus | Sequence[Corpus],
+    folder: str | os.PathLike,
+    settings: Preparation | None = None,
+    weights: Sequence[float] | None = None,
+    tokenizers: Tokenizers | None = None,
+    evaluation: Mapping[str, Corpus] | None = None,
+) -> PreparedCorpus:
+    """Prepares corpora for training and writes them to a folder.
+
+    The folder appears when all is done. If the process is stopped before, the
+    same call goes on where it stopped.
+
+    Example:
+
+    >>> from keras_transformer.data import Preparation
+    >>> settings = Preparation(vocab_size=300, drop_duplicates=True)
+    >>> pairs = prepare("corpus", "prepared/demo", settings)
+    >>> len(pairs)
+    3
+
+    Args:
+        corpora: a corpus or several, as for `open_corpus`.
+        folder: to write to; must not exist.
+        settings: defaults to `Preparation()`.
+        weights: how often an epoch has the pairs of each corpus, such as
+            `[1, 2.5]`. Defaults to once.
+        tokenizers: vocabularies of source and target. Defaults to learned ones.
+        evaluation: corpora of the text of "validation" and "test". Defaults to
+            the first corpus if it has a name; rows are one split alone.
+
+    Returns:
+        The prepared corpus, whose folder `Recipe(corpus=...)` takes.
+
+    Raises:
+        ValueError: if the folder exists, a corpus cannot be read, no pair is
+            left, or another process prepares the same folder.
+        OSError: if the folder cannot be written.
+    """
+    settings = settings or Preparation()
+    remedy = "Make them by `Preparation(...)`."
+    check_argument("settings", settings, Preparation, remedy)
+    job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
+    with temporary_folder(job) as aside:
+        texts = write_evaluation(job, aside)
+        blocks = _blocks_of(job)
+        survey = read_survey(aside)
+        if survey is None:
+            survey = _survey(job, blocks)
+            survey.write(aside)
+        progress = _Progress("Encoded", survey.pairs)
+        for block in blocks():
+            make_shard(aside, block, survey, settings)
+            progress.add(len(block.pairs))
+        finish(job, aside, survey.tokenizers, texts)
+    return PreparedCorpus(folder)
+
+
+def _blocks_of(job: Job) -> Callable[[], Iterator[Block]]:
+    """Returns a function that yields the blocks; a single one is kept."""
+    first = list(itertools.islice(job.blocks(), 2))
+    return job.blocks if len(first) > 1 else lambda: iter(first)
+
+
+def _survey(job, blocks):
+    """Learns the vocabularies and finds the duplicates."""
+    settings, pairs = job.settings, 0
+    sample = sample_of(settings)
+    hashes, progress = {}, _Progress("Read", None)
+    if job.tokenizers is None or settings.drop_duplicates:
+        for block in blocks():
+            rows, _ = readable_rows(block, settings)
+            if job.tokenizers is None:
+                sample.add(block, rows)
+            if settings.drop_duplicates:
+                hashes[block.key] = hash_pairs(block, rows)
+            pairs += len(block.pairs)
+            progress.add(len(block.pairs))
+    tokenizers = job.tokenizers
+    if tokenizers is None:
+        progress.say("Learning the vocabulary.")
+        tokenizers = learn_vocabularies(sample.pairs(), settings)
+    return Survey(tokenizers, find_duplicates(hashes), pairs)
+
+
+class _Progress:
+    """Prints how far a long task is, every few seconds.
+
+    Args:
+        task: what was done to the pairs, such as "Encoded".
+        total: number of pairs, or `None` if it is not known.
+    """
+
+    def __init__(self, task: str, total: int | None):
+        self.task, self.total, self.done = task, total, 0
+        self.began = self.last = time.monotonic()
+
+    def add(self, pairs: int):
+        """Counts pairs that are done."""
+        self.done += pairs
+        now = time.monotonic()
+        if now - self.last >= SECONDS:
+            self.last = now
+            left = ""
+            if self.total:
+                seconds = now - self.began
+                rest = (self.total - self.done) * seconds / self.done
+                left = f" of {self.total:,}, {rest / 60:.1f} minutes left"
+            print(f"{self.task} {self.done:,} pairs{left}", flush=True)
+
+    def say(self, text: str):
+        """Prints a line, if the task is a long one."""
+        if self.last > self.began:
+            print(text, flush=True)

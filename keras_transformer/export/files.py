@@ -1,0 +1,78 @@
+"""The files of an export: their names and their checksums."""
+
+import hashlib
+import os
+import pathlib
+
+METADATA = "keras_transformer.json"
+SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
+
+
+def write_sums(folder: str | os.PathLike) -> None:
+    """Writes a line of checksum and name for each file of an export."""
+    folder = pathlib.Path(folder)
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    (folder / SUMS).write_text(
+        "".join(
+            f"{_sha256(path)}  {path.relative_to(folder).as_posix()}\n"
+            for path in files
+        )
+    )
+
+
+def check_export(path: str | os.PathLike):
+    """Checks the files of an export, as far as can be without loading it.
+
+    Raises:
+        ValueError: if no export is there, or if it is damaged.
+    """
+    if not pathlib.Path(path, "saved_model.pb").is_file():
+        raise ValueError(
+            f"No SavedModel in {str(path)!r}. Expected a folder that "
+            "`keras-transformer export` wrote, such as saved_models/NAME/1."
+        )
+    check_readable(path)
+    check_intact(path)
+
+
+def check_intact(path: str | os.PathLike):
+    """Compares the files of an export with its checksums.
+
+    Raises:
+        ValueError: if a file is damaged or missing.
+    """
+    path = pathlib.Path(path)
+    if not (path / SUMS).exists():
+        raise ValueError(
+            f"An export must have the file {SUMS}. Received: {str(path)!r}, "
+            "which has none: it is still being copied, or was not written by "
+            "`keras-transformer export`."
+        )
+    for line in (path / SUMS).read_text().splitlines():
+        expected, name = line.split("  ", 1)
+        file = path / name
+        if not file.is_file() or _sha256(file) != expected:
+            raise ValueError(
+                f"{str(file)!r} is not what was exported: its SHA-256 is not "
+                f"that of {SUMS}. Copy the export again."
+            )
+
+
+def check_readable(path: str | os.PathLike):
+    """Checks that TensorFlow can read a SavedModel from this path.
+
+    It takes the path of the weights for a pattern of names.
+
+    Raises:
+        ValueError: if the path has a `[` or a backslash.
+    """
+    if set("[\\") & set(str(path)):
+        raise ValueError(
+            "TensorFlow reads no SavedModel from a path with `[` or a "
+            f"backslash. Received: {str(path)!r}. Choose another folder."
+        )
+
+
+def _sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,347 @@
+"""The forward pass of a trained model in plain TensorFlow, made for speed.
+
+It computes the same function as `Transformer`, for sources with at least one
+real position. The beams of a sentence are one row, and their caches are never
+reordered: each beam attends to its own ancestors among all cached positions.
+
+Shapes: B batch, K beam size, S source length, T steps so far, H heads, D
+d_model, V vocabulary.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.config import TransformerConfig
+from keras_transformer.ids import PAD, START
+from keras_transformer.inference.graph_layers import (
+    MASKED_SCORE,
+    attend,
+    cross_entropy,
+    embed,
+    linear,
+    normalize,
+    swap_axes,
+    window_blocks,
+)
+
+
+class InferenceModel:
+    """Runs encoder and decoder on `inference_weights`.
+
+    Args:
+        config: a `TransformerConfig`.
+        weights: from `inference_weights`, or variables of the same structure.
+    """
+
+    def __init__(self, config: TransformerConfig, weights: dict[str, Any]):
+        self.config = config
+        self.weights = weights
+        self.key_dim = config.key_dim or config.d_model // config.num_heads
+        self.value_dim = config.value_dim or self.key_dim
+
+    def encode(
+        self, source: tf.Tensor, source_mask: tf.Tensor | None = None
+    ) -> dict[str, Any]:
+        """Encodes the source for the decoder.
+
+        Args:
+            source: ids `(B, S)`, or vectors `(B, S, F)` for a model with
+                `source_features`.
+            source_mask: boolean `(B, S)`, True at real vectors. Defaults to
+                all vectors; the mask of ids is where they are not padding.
+
+        Returns:
+            A dictionary of `heads`, the keys and values `(B, H, S, ·)` for
+            each layer of the decoder, and `attention_bias` `(B, 1, 1, S)`,
+            added to the scores of source positions.
+
+        Raises:
+            ValueError: if the source has another rank.
+        """
+        rank = 2 if self.config.source_features is None else 3
+        if len(source.shape) != rank:
+            raise ValueError(
+                f"The source must have {rank} axes: (batch, length) of ids, or "
+                "(batch, length, features) of vectors. Received: "
+                f"source.shape={tuple(source.shape)}"
+            )
+        batch, length = tf.unstack(tf.shape(source)[:2])
+        if rank == 2:
+            source_mask = tf.not_equal(source, PAD)
+        elif source_mask is None:
+            source_mask = tf.fill([batch, length], True)
+        attention_bias = tf.where(source_mask, 0.0, MASKED_SCORE)
+        attention_bias = attention_bias[:, None, None]
+        blocks, own_bias = None, attention_bias
+        window = self.config.attention_window
+        if window is not None:
+            blocks, own_bias = window_blocks(
+                window, length, [source_mask[:, None]]
+            )
+        embedding = self.weights.get("source", self.weights["target"])
+        x = embed(source, embedding, tf.range(length), self.config)  # [B·S, D]
+        for layer in self.weights["encoder"]:
+
+            def attend_to_itself(h, layer=layer):
+                queries, keys, values = self._project(
+                    h, layer["self"], batch, 1
+                )
+                return self._attend(queries, keys, values, own_bias, blocks)[0]
+
+            x = self._sublayer(
+                x, layer, "self_norm", "self_output", attend_to_itself
+            )
+            x = self._feed_forward(x, layer)
+        if self.config.norm_first:
+            x = self._norm(x, self.weights["encoder_norm"])
+        return {
+            "heads": [
+                self._project(x, layer["memory"], batch, 0)
+                for layer in self._layers_with_memory()
+            ],
+            "attention_bias": attention_bias,
+        }
+
+    def _layers_with_memory(self):
+        """Returns the layers that attend to the memory."""
+        return self.weights["decoder"]
+
+    def empty_cache(
+        self, memory: dict[str, Any], beams: int | tf.Tensor
+    ) -> dict[str, Any]:
+        """Returns the cache before the first step; each step extends it.
+
+        Args:
+            memory: from `encode`.
+            beams: K, the number of beams of each sentence.
+        """
+        batch = tf.shape(memory["attention_bias"])[0]
+        # A zero that is not static, since static shapes of a loop are fixed.
+        length = batch - batch
+        heads = self.config.num_heads
+
+        def empty_heads(width):
+            shape = tf.stack([batch, heads, length, width])
+            empty = tf.zeros(shape, self.weights["projection"]["kernel"].dtype)
+            return tf.ensure_shape(empty, [None, heads, None, width])
+
+        return {
+            "heads": [
+                (empty_heads(self.key_dim), empty_heads(self.value_dim))
+                for _ in self.weights["decoder"]
+            ],
+            # For each beam, the number of its ancestor at each step.
+            "ancestors": tf.zeros(tf.stack([batch, beams, length]), tf.int32),
+            "memory": memory,
+        }
+
+    def step(
+        self, tokens: tf.Tensor, cache: dict[str, Any], index: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, Any]]:
+        """Runs one step of the decoder.
+
+        Args:
+            tokens: ids `(B, K)` at position `index`.
+            cache: from `empty_cache` or the previous step.
+            index: scalar, the position.
+
+        Returns:
+            float32 logits `(B·K, V)` of the next tokens, and the new cache.
+        """
+        batch, beams = tf.unstack(tf.shape(tokens))
+        x = embed(tokens, self.weights["target"], index[None], self.config)
+        own = tf.broadcast_to(tf.range(beams)[:, None], [batch, beams, 1])
+        ancestors = tf.concat([cache["ancestors"], own], axis=2)
+        attention_bias = tf.one_hot(ancestors, beams, 0.0, MASKED_SCORE)
+        attention_bias = tf.reshape(
+            attention_bias, [batch, 1, beams, -1]
+        )  # [B, 1, K, (T + 1)·K]
+        x, heads, _ = self._decode(
+            x, cache["memory"], attention_bias, cache["heads"]
+        )
+        logits = self._logits(x, cache["memory"])
+        if self.config.attention_window is not None:
+            # Which of the positions so far the next token may see.
+            last = self.config.attention_window // 2
+            ancestors = ancestors[:, :, -last:]
+            heads = [
+                (k[:, :, -last * beams :], v[:, :, -last * beams :])
+                for k, v in heads
+            ]
+        return logits, {**cache, "heads": heads, "ancestors": ancestors}
+
+    def read(
+        self, target: tf.Tensor, memory: dict[str, Any]
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Runs the decoder over a known target.
+
+        Args:
+            target: ids `(B, T)`, each row with its end token, padded with 0.
+            memory: from `encode`.
+
+        Returns:
+            float32 log-probabilities of the ids `(B, T)`, 0 at padding, and
+            the attention of each layer to the memory, `(B, H, T, S)`.
+        """
+        batch, length = tf.unstack(tf.shape(target))
+        before = tf.concat([tf.fill([batch, 1], START), target[:, :-1]], axis=1)
+        positions = tf.range(length)
+        x = embed(before, self.weights["target"], positions, self.config)
+        window = self.config.attention_window
+        if window is None:
+            blocks, is_later = None, positions[:, None] < positions
+            attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
+        else:
+            blocks, attention_bias = window_blocks(window, length, causal=True)
+        x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
+        x = tf.reshape(x, [batch, length, self.config.d_model])
+        # Here no id is barred, since the target is given.
+        losses = cross_entropy(
+            x, target, self.weights["projection"], self.config.vocab_size
+        )
+        real = tf.cast(tf.not_equal(target, PAD), tf.float32)
+        return -losses * real, attention
+
+    @staticmethod
+    def reorder(cache: dict[str, Any], beams: tf.Tensor) -> dict[str, Any]:
+        """Returns the cache of beams that continue beams `(B, K)`.
+
+        Only the ancestors change.
+        """
+        ancestors = tf.gather(cache["ancestors"], beams, batch_dims=1)
+        return {**cache, "ancestors": ancestors}
+
+    @staticmethod
+    def keep(cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
+        """Returns the cache of some sentences `(n,)` only."""
+        return tf.nest.map_structure(lambda x: tf.gather(x, sentences), cache)
+
+    def _decode(self, x, memory, attention_bias, cache=None, blocks=None):
+        """Applies the decoder's layers to n rows of each sentence.
+
+        Args:
+            x: `(B·n, D)`.
+            memory: from `encode`.
+            attention_bias: `(B, 1, n, T)`, added to the scores of
+                self-attention.
+            cache: keys and values of earlier positions for each layer, or
+                `None`.
+            blocks: those of whole targets, see `window_blocks`, or `None`.
+
+        Returns:
+            `(B·n, D)`, the new keys and values of each layer, and the
+            attention of each layer to the memory.
+        """
+        batch = tf.shape(memory["attention_bias"])[0]
+        heads, attention = [], []
+        for i, layer in enumerate(self.weights["decoder"]):
+
+            def attend_to_itself(h, i=i, layer=layer):
+                queries, keys, values = self._project(
+                    h, layer["self"], batch, 1
+                )
+                if cache is not None:
+                    keys = tf.concat([cache[i][0], keys], axis=2)
+                    values = tf.concat([cache[i][1], values], axis=2)
+                heads.append((keys, values))
+                return self._attend(
+                    queries, keys, values, attention_bias, blocks
+                )[0]
+
+            def attend_to_memory(h, i=i, layer=layer):
+                h, weights = self._attend_to_memory(h, layer, memory, i)
+                attention.append(weights)
+                return h
+
+            x = self._sublayer(
+                x, layer, "self_norm", "self_output", attend_to_itself
+            )
+            x = self._sublayer(
+                x, layer, "cross_norm", "cross_output", attend_to_memory
+            )
+            x = self._feed_forward(x, layer)
+        if self.config.norm_first:
+            x = self._norm(x, self.weights["decoder_norm"])
+        return x, heads, attention
+
+    def _attend_to_memory(self, h, layer, memory, i):
+        """Attends to the memory's keys and values number i.
+
+        Returns:
+            `(B·n, H·K)`, and the weights `(B, H, n, S)`.
+        """
+        attention_bias = memory["attention_bias"]
+        batch = tf.shape(attention_bias)[0]
+        h = linear(h, layer["query"], self.config.num_heads * self.key_dim)
+        queries = self._split_heads(h, batch, self.key_dim)
+        keys, values = memory["heads"][i]
+        return self._attend(queries, keys, values, attention_bias)
+
+    def _logits(self, x, memory):
+        """Returns float32 logits `(B·K, V)` of rows `(B·K, D)`."""
+        x = linear(x, self.weights["projection"], self.config.vocab_size)
+        return tf.cast(x, tf.float32)
+
+    def _project(self, x, weights, batch, num_queries):
+        """Projects to queries (0 or 1 tensor), keys and values, by head."""
+        widths = [self.key_dim] * (num_queries + 1) + [self.value_dim]
+        sizes = [self.config.num_heads * width for width in widths]
+        x = linear(x, weights, sum(sizes))
+        if self.key_dim == self.value_dim:  # all heads at once
+            x = self._split_heads(x, batch, self.key_dim)
+            return tuple(tf.split(x, len(widths), axis=1))
+        parts = tf.split(x, sizes, axis=1)
+        return tuple(
+            self._split_heads(part, batch, width)
+            for part, width in zip(parts, widths, strict=True)
+        )
+
+    def _split_heads(self, x, batch, width):
+        """Reshapes `(B·n, G·K)`, of G heads, to `(B, G, n, K)`."""
+        x = tf.reshape(x, [batch, -1, x.shape[-1] // width, width])
+        return swap_axes(x)
+
+    def _attend(self, queries, keys, values, attention_bias, blocks=None):
+        """Computes equation 1 of the paper, block by block if there are any.
+
+        Args:
+            queries: `(B, H, n, K)`.
+            keys, values: `(B, H, T, K)`.
+            attention_bias: float32, added to the scores `(B, H, n, T)`.
+            blocks: from `window_blocks`, or `None`.
+
+        Returns:
+            The heads side by side, `(B·n, H·K)`, and the weights.
+        """
+        if blocks is not None:
+            queries = blocks.of_queries(queries)
+            keys, values = blocks.of_keys(keys), blocks.of_keys(values)
+        x, weights = attend(queries, keys, values, attention_bias)
+        x = swap_axes(x if blocks is None else blocks.join(x))
+        width = self.config.num_heads * self.value_dim
+        return tf.reshape(x, [-1, width]), weights
+
+    def _sublayer(self, x, layer, norm, output, function):
+        width = self.config.d_model
+        return self._residual(
+            x, layer[norm], lambda h: linear(function(h), layer[output], width)
+        )
+
+    def _feed_forward(self, x, layer):
+        activation = keras.activations.get(self.config.activation)
+
+        def feed_forward(h):
+            h = activation(linear(h, layer["inner"], self.config.d_ff))
+            return linear(h, layer["outer"], self.config.d_model)
+
+        return self._residual(x, layer["feed_forward_norm"], feed_forward)
+
+    def _residual(self, x, norm, function):
+        if self.config.norm_first:
+            return x + tf.cast(function(self._norm(x, norm)), tf.float32)
+        return self._norm(x + tf.cast(function(x), tf.float32), norm)
+
+    def _norm(self, x, norm):
+        return normalize(x, norm, self.config.layer_norm_epsilon)

@@ -1,0 +1,3 @@
+"""Other programs: their models, engines and clusters.
+
+Nothing outside this package imports it."""

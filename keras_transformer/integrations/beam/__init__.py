@@ -1,0 +1,1 @@
+"""Apache Beam: prepares corpora and translates files larger than a machine."""

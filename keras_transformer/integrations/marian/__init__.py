@@ -1,0 +1,5 @@
+"""Models that others have trained, imported as runs of this package."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

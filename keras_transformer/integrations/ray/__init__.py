@@ -1,0 +1,1 @@
+"""Ray Serve: computes the signatures of exports in replicas."""

@@ -1,0 +1,528 @@
+"""The base class of encoder and decoder layer: figure 1, "Add & Norm"."""
+
+from typing import Any
+
+import keras
+from keras import KerasTensor
+
+from keras_transformer.layers.arguments import (
+    Activation,
+    Cache,
+    Initializer,
+    Output,
+    Shape,
+    arguments_of_call,
+    copy_of,
+    takes,
+)
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.masks import check_padding_masks
+from keras_transformer.layers.multi_head_attention import (
+    MultiHeadAttention,
+    attention_output_spec,
+)
+from keras_transformer.layers.normalization import Dropout, LayerNormalization
+from keras_transformer.layers.windowed_attention import check_window
+
+
+class ResidualLayer(keras.layers.Layer):
+    """Builds and wraps the sub-layers of the encoder and the decoder layer.
+
+    A sub-layer is wrapped as `LayerNorm(x + Dropout(Sublayer(x)))`, or with
+    `norm_first` as `x + Dropout(Sublayer(LayerNorm(x)))`. The constructor's
+    arguments are those of `EncoderLayer`.
+
+    `self_attention_class` makes the self-attention. A subclass may name a
+    subclass of `MultiHeadAttention`; attention to a memory stays as it is.
+    """
+
+    self_attention_class: type[MultiHeadAttention] = MultiHeadAttention
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        activation_dropout_rate: float = 0.0,
+        norm_first: bool = False,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        activation: Activation = "relu",
+        use_bias: bool = True,
+        layer_norm_epsilon: float = 1e-6,
+        kernel_initializer: Initializer = "glorot_uniform",
+        seed: int | None = None,
+        attention_window: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        if key_dim is None and (num_heads < 1 or d_model % num_heads):
+            raise ValueError(
+                "`d_model` must be divisible by `num_heads`, so that every "
+                "head has d_k = d_model / num_heads dimensions. "
+                f"Received: d_model={d_model}, num_heads={num_heads}. "
+                "Choose another number of heads, or pass `key_dim`."
+            )
+        check_window(attention_window)
+        self.supports_masking = True
+        self.d_model = d_model
+        self.num_heads = num_heads
+        self.d_ff = d_ff
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.activation_dropout_rate = activation_dropout_rate
+        self.norm_first = norm_first
+        self.key_dim = d_model // num_heads if key_dim is None else key_dim
+        self.value_dim = self.key_dim if value_dim is None else value_dim
+        self.activation = keras.activations.get(activation)
+        self.use_bias = use_bias
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.seed = seed
+        self.attention_window = attention_window
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Output:
+        # Keras masks the output by the keyword argument `mask`. It ignores an
+        # explicit mask of another name, or one that is a positional argument.
+        x, given = arguments_of_call(self, args, kwargs)
+        x_mask = given.get("x_mask")
+        is_alone = given.get("mask") is None and x_mask is not None
+        if is_alone and takes(self.call, "mask"):  # a subclass may not
+            given["mask"] = x_mask
+        return super().__call__(x, **given)
+
+    def compute_output_shape(
+        self, x_shape: Shape, memory_shape: Shape | None = None
+    ) -> Shape:
+        return (*x_shape[:-1], self.d_model)
+
+    def empty_cache(self, batch_size: int, length: int) -> Cache:
+        """Returns a cache for the keys and values of `length` positions.
+
+        With `attention_window` it has the last r / 2 + 1 of them, and does not
+        fill.
+        """
+        return self.self_attention.empty_cache(
+            batch_size, length, self.attention_window
+        )
+
+    def _seed(self, site):
+        """Returns a seed for one use of dropout; with a common seed, all uses
+        would drop the same positions."""
+        return None if self.seed is None else self.seed + site
+
+    def _attention(self, name, site, cls=MultiHeadAttention):
+        return cls(
+            self.num_heads,
+            self.key_dim,
+            self.value_dim,
+            dropout=self.attention_dropout_rate,
+            use_bias=self.use_bias,
+            output_shape=self.d_model,
+            kernel_initializer=copy_of(self.kernel_initializer),
+            seed=self._seed(site),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _feed_forward(self, name, site):
+        return FeedForward(
+            self.d_model,
+            self.d_ff,
+            activation=self.activation,
+            dropout_rate=self.activation_dropout_rate,
+            use_bias=self.use_bias,
+            kernel_initializer=copy_of(self.kernel_initializer),
+            seed=self._seed(site),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name):
+        return LayerNormalization(
+            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
+    def _dropout(self, name, site):
+        return Dropout(
+            self.dropout_rate,
+            seed=self._seed(site),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _residual(self, x, sublayer, norm, dropout, training):
+        """Applies one sub-layer with its residual connection.
+
+        `sublayer` returns a tensor, or a tuple of a tensor and extras.
+
+        Returns:
+            The tensor after the residual connection, and a list of the extras.
+        """
+        y = sublayer(norm(x) if self.norm_first else x)
+        y, *extras = y if isinstance(y, tuple) else (y,)
+        y = x + dropout(y, training=training)
+        return (y if self.norm_first else norm(y)), extras
+
+    def _apply_feed_forward(self, x, training):
+        """Applies the last sub-layer, which all subclasses have."""
+        x, _ = self._residual(
+            x,
+            lambda h: self.feed_forward(h, training=training),
+            self.feed_forward_norm,
+            self.feed_forward_dropout,
+            training,
+        )
+        return x
+
+    def _check_width(self, shape):
+        if shape[-1] != self.d_model:
+            raise ValueError(
+                f"The input of {self.name} must be d_model wide, because it "
+                "is added to the output. Received: "
+                f"x.shape={tuple(shape)}, d_model={self.d_model}. Project the "
+                "input by `Dense(d_model)`, or choose another d_model."
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "d_ff": self.d_ff,
+            "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention_dropout_rate,
+            "activation_dropout_rate": self.activation_dropout_rate,
+            "norm_first": self.norm_first,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "seed": self.seed,
+            "attention_window": self.attention_window,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class EncoderLayer(ResidualLayer):
+    """Applies self-attention and the feed-forward network: section 3.1.
+
+    x = LayerNorm(x + Dropout(SelfAttention(x)))
+
+    x = LayerNorm(x + Dropout(FFN(x)))
+
+    With `use_causal_mask` it is also the layer of a decoder-only model. A
+    subclass may name a subclass of `MultiHeadAttention` as
+    `self_attention_class`, for example for rotary positions.
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = EncoderLayer(d_model=16, num_heads=2, d_ff=32)
+    >>> mask = np.array([[True, True, True], [True, False, False]])
+    >>> tuple(layer(np.ones((2, 3, 16)), mask=mask).shape)
+    (2, 3, 16)
+
+    Args:
+        d_model: D, width of input and output.
+        num_heads: H, the number of heads.
+        d_ff: width inside the feed-forward network.
+        dropout_rate: rate of dropout on the output of each sub-layer, section
+            5.4. Defaults to 0.1.
+        attention_dropout_rate: rate of dropout on the attention weights; not
+            in the paper, so the default is 0.
+        activation_dropout_rate: rate of dropout inside the feed-forward
+            network; not in the paper, so the default is 0.
+        norm_first: whether to normalise the input of each sub-layer (pre-norm)
+            instead of its residual sum (post-norm, as in the paper). With
+            pre-norm the caller normalises the last layer's output. Defaults to
+            False.
+        key_dim, value_dim: d_k and d_v. Default to `d_model / num_heads`.
+        activation: activation of the feed-forward network. Defaults to "relu".
+        use_bias: whether all projections have biases. Defaults to True.
+        layer_norm_epsilon: added to the variance. Defaults to 1e-6.
+        kernel_initializer: initialiser of all matrices.
+        seed: seed of the dropout.
+        attention_window: r of section 4, a positive even integer: in
+            self-attention, a position sees r / 2 positions before and after
+            itself, or before itself alone where later ones are hidden.
+            Defaults to `None`, all positions. See `MultiHeadAttention`.
+
+    Call arguments:
+        x: `(B, T, D)`.
+        mask: boolean `(B, T)`, True at real positions. Defaults to the
+            implicit Keras mask of `x`. With `cache_index` it is not read.
+        x_mask: another name of `mask`, under which Keras passes the implicit
+            mask when `attention_mask` is given, too.
+        attention_mask: boolean `(B, T, T)`, or with `cache_index` `(B, T, S)`
+            for a cache of S positions: True where a query may attend to a key.
+        use_causal_mask: whether to hide later positions. Defaults to False.
+        return_attention_scores: whether to return the weights `(B, H, T, T)`,
+            with a cache `(B, H, T, S)`, too.
+        cache, cache_index: for decoding step by step, see `empty_cache` and
+            `MultiHeadAttention`.
+        training: whether dropout is applied.
+
+    Returns:
+        `(B, T, D)`, followed by the weights with `return_attention_scores` and
+        by the updated cache with `cache_index`.
+
+    Raises:
+        ValueError: if `x` is not D wide, D is not divisible by H, or the
+            window is odd.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.self_attention = self._attention(
+            "self_attention", 0, self.self_attention_class
+        )
+        self.self_attention_dropout = self._dropout("attention_dropout", 1)
+        self.self_attention_norm = self._norm("self_attention_norm")
+        self.feed_forward = self._feed_forward("feed_forward", 2)
+        self.feed_forward_dropout = self._dropout("feed_forward_dropout", 3)
+        self.feed_forward_norm = self._norm("feed_forward_norm")
+
+    def build(self, x_shape: Shape) -> None:
+        self._check_width(x_shape)
+        self.self_attention.build(x_shape)
+        self.feed_forward.build(x_shape)
+        for layer in (
+            self.self_attention_dropout,
+            self.self_attention_norm,
+            self.feed_forward_dropout,
+            self.feed_forward_norm,
+        ):
+            layer.build(x_shape)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
+        x, given = arguments_of_call(self, args, kwargs)
+        window = self.attention_window
+        return attention_output_spec(
+            self.self_attention, x, x, attention_window=window, **given
+        )
+
+    def call(
+        self,
+        x: KerasTensor,
+        mask: KerasTensor | None = None,
+        x_mask: KerasTensor | None = None,
+        attention_mask: KerasTensor | None = None,
+        use_causal_mask: bool = False,
+        return_attention_scores: bool = False,
+        cache: Cache | None = None,
+        cache_index: int | KerasTensor | None = None,
+        training: bool | None = None,
+    ) -> Output:
+        mask = x_mask if mask is None else mask
+        check_padding_masks(mask=mask)
+
+        def attend_to_itself(h):
+            return self.self_attention(
+                h,
+                h,
+                query_mask=mask,  # instead of the implicit mask of h
+                value_mask=mask,
+                attention_mask=attention_mask,
+                use_causal_mask=use_causal_mask,
+                return_attention_scores=return_attention_scores,
+                cache=cache,
+                cache_index=cache_index,
+                attention_window=self.attention_window,
+                training=training,
+            )
+
+        x, extras = self._residual(
+            x,
+            attend_to_itself,
+            self.self_attention_norm,
+            self.self_attention_dropout,
+            training,
+        )
+        x = self._apply_feed_forward(x, training)
+        return (x, *extras) if extras else x
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(ResidualLayer):
+    """Applies self-attention, attention to the memory and the feed-forward
+    network: section 3.1.
+
+    x = LayerNorm(x + Dropout(CausalSelfAttention(x)))
+
+    x = LayerNorm(x + Dropout(CrossAttention(x, memory)))
+
+    x = LayerNorm(x + Dropout(FFN(x)))
+
+    Constructor arguments are those of `EncoderLayer`, and so is
+    `self_attention_class`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = DecoderLayer(d_model=16, num_heads=2, d_ff=32)
+    >>> target, memory = np.ones((3, 5, 16)), np.ones((3, 7, 16))
+    >>> tuple(layer(target, memory).shape)
+    (3, 5, 16)
+
+    Call arguments:
+        x: `(B, T, D)`, the target.
+        memory: `(B, S, D)`, the encoder's output. May be `None` when
+            `memory_cache` is given.
+        x_mask: boolean `(B, T)`, True at real target positions. Defaults to
+            the implicit Keras mask of `x`. With `cache_index` it is not read.
+        memory_mask: boolean `(B, S)`, True at real *source* positions.
+            Defaults to the implicit Keras mask of `memory`.
+        return_attention_scores: whether to return the weights of the attention
+            to the memory, `(B, H, T, S)`, too.
+        cache, cache_index: for decoding step by step, see `empty_cache`.
+        memory_cache: the memory's keys and values, see `project_memory`.
+            `x` may then hold several rows (beams) for each row of memory.
+        training: whether dropout is applied.
+        attention_mask: boolean `(B, T, T)`, or with `cache_index` `(B, T, S)`
+            for a cache of S positions: True where a target position may attend
+            to another. Later positions are hidden anyway.
+        mask: another name of `x_mask`, by which Keras masks the output.
+
+    Returns:
+        `(B, T, D)`, followed by the weights with `return_attention_scores` and
+        by the updated cache with `cache_index`.
+
+    Raises:
+        ValueError: if `x` is not D wide, if D is not divisible by H, or if
+            there is neither `memory` nor `memory_cache`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.self_attention = self._attention(
+            "self_attention", 0, self.self_attention_class
+        )
+        self.self_attention_dropout = self._dropout("self_dropout", 1)
+        self.self_attention_norm = self._norm("self_attention_norm")
+        self.cross_attention = self._attention("cross_attention", 2)
+        self.cross_attention_dropout = self._dropout("cross_dropout", 3)
+        self.cross_attention_norm = self._norm("cross_attention_norm")
+        self.feed_forward = self._feed_forward("feed_forward", 4)
+        self.feed_forward_dropout = self._dropout("feed_forward_dropout", 5)
+        self.feed_forward_norm = self._norm("feed_forward_norm")
+
+    def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
+        self._check_width(x_shape)
+        self.self_attention.build(x_shape)
+        self.cross_attention.build(x_shape, memory_shape)
+        self.feed_forward.build(x_shape)
+        for layer in (
+            self.self_attention_dropout,
+            self.self_attention_norm,
+            self.cross_attention_dropout,
+            self.cross_attention_norm,
+            self.feed_forward_dropout,
+            self.feed_forward_norm,
+        ):
+            layer.build(x_shape)
+
+    def project_memory(self, memory: KerasTensor) -> Cache:
+        """Returns the memory's keys and values, which all steps share."""
+        if not self.built:
+            self.build((None, None, self.d_model), memory.shape)
+        return self.cross_attention.project(memory)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
+        x, given = arguments_of_call(self, args, kwargs)
+        if type(self).call is DecoderLayer.call:  # others may have their own
+            _check_memory(given.get("memory"), given.get("memory_cache"))
+        scores = given.get("return_attention_scores", False)
+        own = attention_output_spec(
+            self.self_attention,
+            x,
+            x,
+            cache=given.get("cache"),
+            cache_index=given.get("cache_index"),
+        )
+        output, *caches = own if isinstance(own, tuple) else (own,)
+        if scores:
+            _, *scores = attention_output_spec(
+                self.cross_attention,
+                x,
+                given.get("memory"),
+                return_attention_scores=True,
+                cache=given.get("memory_cache"),
+            )
+        extras = (*(scores or ()), *caches)
+        return (output, *extras) if extras else output
+
+    def call(
+        self,
+        x: KerasTensor,
+        memory: KerasTensor | None = None,
+        x_mask: KerasTensor | None = None,
+        memory_mask: KerasTensor | None = None,
+        return_attention_scores: bool = False,
+        cache: Cache | None = None,
+        cache_index: int | KerasTensor | None = None,
+        memory_cache: Cache | None = None,
+        training: bool | None = None,
+        mask: KerasTensor | None = None,
+        attention_mask: KerasTensor | None = None,
+    ) -> Output:
+        _check_memory(memory, memory_cache)
+        x_mask = x_mask if mask is None else mask
+        check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
+
+        def attend_to_itself(h):
+            return self.self_attention(
+                h,
+                h,
+                query_mask=x_mask,  # instead of the implicit mask of h
+                value_mask=x_mask,
+                attention_mask=attention_mask,
+                use_causal_mask=True,
+                cache=cache,
+                cache_index=cache_index,
+                attention_window=self.attention_window,
+                training=training,
+            )
+
+        def attend_to_memory(h):
+            return self.cross_attention(
+                h,
+                memory,
+                value_mask=memory_mask,
+                cache=memory_cache,
+                return_attention_scores=return_attention_scores,
+                training=training,
+            )
+
+        x, caches = self._residual(
+            x,
+            attend_to_itself,
+            self.self_attention_norm,
+            self.self_attention_dropout,
+            training,
+        )
+        x, scores = self._residual(
+            x,
+            attend_to_memory,
+            self.cross_attention_norm,
+            self.cross_attention_dropout,
+            training,
+        )
+        x = self._apply_feed_forward(x, training)
+        extras = (*scores, *caches)
+        return (x, *extras) if extras else x
+
+
+def _check_memory(memory, memory_cache):
+    if memory is None and memory_cache is None:
+        raise ValueError(
+            "A decoder layer attends to the encoder's output. Received: "
+            "memory=None, memory_cache=None. Pass one of them. A decoder "
+            "without an encoder is an `EncoderLayer` with `use_causal_mask`."
+        )

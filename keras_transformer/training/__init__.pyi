@@ -1,0 +1,12 @@
+from .checkpoint_averaging import choose_weights as choose_weights
+from .draft_head import learn_proposals as learn_proposals
+from .loop import TrainingInterrupted as TrainingInterrupted
+from .models import load_model as load_model
+from .models import make_model as make_model
+from .models import run_of_model as run_of_model
+from .new_run import start_run as start_run
+from .recipe import Recipe as Recipe
+from .run import Run as Run
+from .run import open_run as open_run
+from .train_run import evaluate as evaluate
+from .train_run import train as train
