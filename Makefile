@@ -14,7 +14,7 @@ ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
-.PHONY: demo serve test test-jax test-torch test-transformers test-page \
+.PHONY: check demo serve test test-jax test-torch test-transformers test-page \
     test-programs test-serve test-ray test-slow docs lint format clean
 
 demo: .venv/text  ## train, export and use a model: three to seven minutes
@@ -25,7 +25,9 @@ demo: .venv/text  ## train, export and use a model: three to seven minutes
 serve: .venv/text .venv/serve $(MODEL)  ## serve the demo's model, with a page
 	$(BIN)/keras-transformer serve $(MODEL)
 
-test: .venv/dev  ## the main tests; .ci/run has all that has to pass
+check: lint test test-programs test-serve test-jax test-torch  ## all that has to pass
+
+test: .venv/dev  ## what to run while working: about three minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # TensorFlow writes what it computes; the other backends compute the same. On JAX
@@ -37,10 +39,10 @@ test-jax: .venv/dev runs/outputs.npz  ## the conformance suite on JAX
 	    $(BIN)/python -m pytest -n 2 $(ON_EACH_BACKEND) \
 	    tests/side_by_side_checks.py
 
-# No TensorFlow is installed beside it. One thread, since all is small.
+# No TensorFlow is installed beside it. One thread each, since all is small.
 test-torch: .venv-torch/done runs/outputs.npz  ## the same on PyTorch
 	OMP_NUM_THREADS=1 KERAS_BACKEND=torch REFERENCE_OUTPUTS=runs/outputs.npz \
-	    .venv-torch/bin/python -m pytest $(ON_EACH_BACKEND)
+	    .venv-torch/bin/python -m pytest -n 2 $(ON_EACH_BACKEND)
 
 .PHONY: runs/outputs.npz
 runs/outputs.npz: .venv/dev
@@ -112,7 +114,8 @@ saved_models/demo:
 .venv-torch/done: setup.py
 	test -x .venv-torch/bin/pip || $(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet $(TORCH)
-	.venv-torch/bin/python -m pip install --quiet --editable . 'pytest>=8'
+	.venv-torch/bin/python -m pip install --quiet --editable . \
+	    'pytest>=8' pytest-xdist
 	touch $@
 
 .venv-torch/transformers: .venv-torch/done

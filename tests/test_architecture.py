@@ -1,6 +1,7 @@
-"""Checks in the source which part of the package imports which."""
+"""Checks which part of the package imports which, however long the chain."""
 
 import ast
+import functools
 import os
 import pathlib
 import subprocess
@@ -8,169 +9,183 @@ import sys
 
 import pytest
 
-PACKAGE = pathlib.Path(__file__).parents[1] / "keras_transformer"
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_transformer"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+LONGEST = 600  # lines: one idea a file
 
-# A part of the package is a folder, or a module of the root. Each part may
-# import itself and the parts named here.
-BELOW = {"atomic_files", "config", "lazy_names", "processor"}
-MODEL = {"config", "layers", "losses", "model", "schedule", "search"}
-MAY_IMPORT = {
+# A part of the package is a folder or a module of the root. Whatever its files
+# import, and what that imports in turn, belongs to itself or to these parts.
+CHECKS = {"ids", "validation"}
+MODEL = {*CHECKS, "config", "layers", "losses", "model", "schedule", "search"}
+FILES = {"atomic_files", "hardware", "lock"}
+MAY_REACH = {
+    "__init__": MODEL,
+    "__main__": {*MODEL, *FILES, "data", "inference", "training", "export"}
+    | {"export.files", "serve", "cli"},
+    "ids": set(),
+    "validation": set(),
     "atomic_files": set(),
-    "config": set(),
-    "lazy_names": set(),
-    "moved": set(),
-    "processor": set(),
-    "layers": set(),
-    "losses": {"config"},
-    "schedule": {"config"},
-    "model": {"config", "layers"},
-    "search": {"config"},
-    "checks": {"config"},
+    "hardware": set(),
     "lock": set(),
-    "data": {*BELOW, "lock"},
-    "inference": {*BELOW, *MODEL, "data"},
-    "training": {*BELOW, *MODEL, "data", "inference", "lock"},
-    "export": {
-        *BELOW,
-        *MODEL,
-        "data",
-        "inference",
-        "lock",
-        "pretrained",
-        "training",
-    },
-    "pretrained": {*BELOW, *MODEL, "data", "inference", "training"},
-    "serve": {*BELOW, "export", "inference"},
-    "cli": {
-        *BELOW,
-        *MODEL,
-        "serve",
-        "data",
-        "inference",
-        "training",
-        "export",
-        "pretrained",
-    },
-    "__main__": {"cli"},
-    "__init__": {*MODEL, "cli", "moved"},
+    "config": CHECKS,
+    "layers": CHECKS,
+    "losses": {*CHECKS, "config"},
+    "schedule": CHECKS,
+    "model": {*CHECKS, "config", "layers"},
+    "search": CHECKS,
+    "testing": CHECKS,
+    "data": {*CHECKS, *FILES},
+    "inference": {*MODEL, *FILES, "data"},
+    "training": {*MODEL, *FILES, "data", "inference"},
+    "export.files": set(),
+    "export": {*MODEL, *FILES, "data", "inference", "training", "export.files"},
+    # Not `training`: what serves an export needs nothing that trains.
+    "serve": {*MODEL, *FILES, "data", "inference", "export", "export.files"},
+    "cli": {*MODEL, *FILES, "data", "inference", "training", "export"}
+    | {"export.files", "serve"},
+    # It may import everything, and nothing above imports it.
+    "integrations": {*MODEL, *FILES, "data", "inference", "training", "export"}
+    | {"export.files", "serve", "cli"},
 }
-# These parts work on any backend: they import Keras, NumPy and the standard
+# These parts run on any backend: they import Keras, NumPy and the standard
 # library only.
-ANY_BACKEND = {
-    "__init__",
-    "atomic_files",
-    "checks",
-    "config",
-    "layers",
-    "lazy_names",
-    "losses",
-    "model",
-    "moved",
-    "schedule",
-    "search",
-}
+ANY_BACKEND = {*MODEL, "__init__", "atomic_files", "testing"}
+ALLOWED = sys.stdlib_module_names | {"keras", "numpy", "lazy_loader"}
 # These files have a faster path that runs on TensorFlow only.
-FASTER_ON_TENSORFLOW = {"layers/dropout.py", "search/batched_take.py"}
-# These files are imported before the command has read its arguments.
-STARTUP_FILES = {
-    "cli/arguments.py",
-    "cli/commands.py",
-    "cli/main.py",
-    "cli/quiet_stderr.py",
-    "cli/serve.py",
-    "cli/standard_streams.py",
-    "atomic_files.py",
-    "config.py",
-    "data/settings.py",
-    "inference/evaluation.py",
-    "inference/search_settings.py",
-    "lazy_names.py",
-    "processor.py",
-    "serve/settings.py",
-    "training/recipe.py",
-}
+FASTER_ON_TENSORFLOW = {"layers/normalization.py", "search/next_token.py"}
 
 
-def imports(path, everywhere=False):
-    """Yields line and module of the top-level imports, or of all imports."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree) if everywhere else tree.body:
+def name_of(path):
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
+
+
+def part_of(name):
+    return "export.files" if name == "export/files" else name.split("/")[0]
+
+
+def source_of(module, name):
+    """Returns the file that `from module import name` reads, if it is ours."""
+    folder = ROOT / module.replace(".", "/")
+    for path in (folder / f"{name}.py", folder / name / "__init__.py"):
+        if path.exists():
+            return path
+    stub = folder / "__init__.pyi"
+    for node in ast.parse(stub.read_text()).body if stub.exists() else ():
+        if isinstance(node, ast.ImportFrom) and name in (
+            alias.name for alias in node.names
+        ):
+            return source_of(f"{module}.{node.module}", name)
+    path = folder.with_suffix(".py")
+    return path if path.exists() else folder / "__init__.py"
+
+
+@functools.cache
+def imports(path):
+    """Returns line, module and file of every import, also in functions."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node.lineno, alias.name
+                package, _, rest = alias.name.rpartition(".")
+                ours = alias.name.startswith("keras_transformer.")
+                file = source_of(package, rest) if ours else None
+                found.append((node.lineno, alias.name, file))
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write imports in full"
             for alias in node.names:
-                folder = PACKAGE.parent / node.module.replace(".", "/")
-                names = (alias.name, f"{alias.name}.py")
-                is_module = any((folder / name).exists() for name in names)
-                rest = f".{alias.name}" if is_module else ""
-                yield node.lineno, node.module + rest
+                ours = node.module.split(".")[0] == "keras_transformer"
+                file = source_of(node.module, alias.name) if ours else None
+                found.append((node.lineno, node.module, file))
+    return found
 
 
-def part_of(path):
-    part = path.relative_to(PACKAGE).parts[0]
-    return part.removesuffix(".py")
+def chains(path):
+    """Returns, for each of our files that this one reaches, the shortest chain
+    of imports."""
+    found, pending = {path: [name_of(path)]}, [path]
+    for reached in pending:
+        for _, _, file in imports(reached):
+            if file is not None and file not in found:
+                found[file] = [*found[reached], name_of(file)]
+                pending.append(file)
+    return found
 
 
-@pytest.mark.parametrize(
-    "path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE))
-)
-def test_a_file_imports_only_what_its_part_may_import(path):
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_reaches_only_what_its_part_may_reach(path):
+    part = part_of(name_of(path))
+    allowed = MAY_REACH[part] | {part}
+    for file, chain in chains(path).items():
+        reached = part_of(name_of(file))
+        assert reached in allowed or reached == "__init__", (
+            f"{' → '.join(chain)}: `{part}` may not reach `{reached}`, only "
+            f"{', '.join(sorted(allowed))}. Move the code to a part that may "
+            "import it, or pass in what it needs."
+        )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_imports_only_public_and_portable_packages(path):
     file = path.relative_to(PACKAGE).as_posix()
-    for line, module in imports(path, everywhere=True):
+    portable = part_of(name_of(path)) in ANY_BACKEND
+    for line, module, ours in imports(path):
         where = f"{file}:{line} imports {module}"
         assert not module.startswith("keras.src"), (
             f"{where}, a part of Keras that is not public; use `keras.*`."
         )
-        package, _, rest = module.partition(".")
-        if package == "keras_transformer":
-            if not rest:  # the package itself, for its version
-                continue
-            allowed = MAY_IMPORT[part_of(path)] | {part_of(path)}
-            assert rest.split(".")[0] in allowed, (
-                f"{where}. `{part_of(path)}` may import "
-                f"{', '.join(sorted(allowed))}. Move the code to a part that "
-                "may import it, or pass in what it needs."
-            )
-        elif part_of(path) in ANY_BACKEND and file not in FASTER_ON_TENSORFLOW:
-            assert package in sys.stdlib_module_names | {"keras", "numpy"}, (
-                f"{where}, but `{part_of(path)}` works on any Keras backend. "
-                "Move the code to `data`, `training`, `inference` or `export`."
+        if ours is None and portable and file not in FASTER_ON_TENSORFLOW:
+            assert module.split(".")[0] in ALLOWED, (
+                f"{where}, but `{file}` works on any Keras backend. Move the "
+                "code to `data`, `training`, `inference` or `export`."
             )
 
 
-@pytest.mark.parametrize("file", sorted(STARTUP_FILES))
-def test_the_command_imports_tensorflow_lazily(file):
-    """At the top they import only the standard library and each other."""
-    for line, module in imports(PACKAGE / file):
-        package, _, rest = module.partition(".")
-        is_light = rest.replace(".", "/") + ".py" in STARTUP_FILES
-        assert package in sys.stdlib_module_names or is_light, (
-            f"{file}:{line} imports {module}: import it where it is used."
-        )
-
-
-def test_importing_the_package_needs_keras_alone():
-    code = (
-        "import sys; sys.modules.update(tensorflow=None, tensorflow_text=None)"
-        "; import keras_transformer as kt; print(kt.Transformer.__name__)"
-    )
+def loaded_by(code, **environment):
+    """Returns the modules that a fresh process has loaded after some code."""
+    code += "\nimport sys; print(*sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert result.stdout == "Transformer\n", result.stderr
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.name)
-def test_files_are_short_and_have_docstrings(path):
+def test_the_command_shows_its_help_without_keras():
+    found = loaded_by(
+        "from keras_transformer.cli.main import main\n"
+        "for arguments in (['--help'], ['train', '--help']):\n"
+        "    try: main(arguments)\n"
+        "    except SystemExit: pass"
+    )
+    assert not found & {"keras", "numpy", "tensorflow", "sentencepiece"}
+
+
+def test_importing_the_package_needs_keras_alone():
+    found = loaded_by(
+        "import sys; sys.modules.update(tensorflow=None, tensorflow_text=None)"
+        "\nimport keras_transformer as kt; kt.Transformer",
+        KERAS_BACKEND="jax",
+    )
+    assert "keras_transformer.losses" in found  # Keras finds all our classes
+
+
+def test_the_worker_of_the_server_loads_nothing_that_trains():
+    found = loaded_by(
+        "import keras_transformer.serve.worker\n"
+        "from keras_transformer.export import SavedTranslator"
+    )
+    assert not [name for name in found if "keras_transformer.training" in name]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_files_are_of_one_idea_and_have_docstrings(path):
     source = path.read_text()
-    assert len(source.splitlines()) <= 350, f"split {path.name}"
+    assert len(source.splitlines()) <= LONGEST, f"split {path.name}"
     assert ast.get_docstring(ast.parse(source)), f"{path.name} has no docstring"
     assert path.stem not in ("utils", "helpers", "common", "base", "misc")
 
