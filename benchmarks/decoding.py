@@ -10,7 +10,7 @@ Without --run: `base` of table 3 with random weights, a vocabulary of 32,000
 pieces, 20 pieces in and 33 out, beam 4. With --run: a trained run translates
 lines of FILE, at their natural lengths.
 
-Every peer has a process of its own, on two cores; they take turns, round after
+Every peer runs in its own process, on two cores; they take turns, round after
 round. Each is there twice: with two threads for a call, and with one; then a
 batch is split into two simultaneous calls. With TensorFlow, these are the
 threads of an operation: two operations may run at once. Printed are medians
@@ -43,7 +43,7 @@ SIZE = {"vocab_size": 32_000, "d_model": 512, "d_ff": 2048, "heads": 8}
 
 
 def random_run(folder):
-    """A run of `base` with random weights, and lines of `PIECES_IN` pieces."""
+    """Makes a run of `base` with random weights, and lines to translate."""
     from keras_transformer.training import (
         Recipe,
         checkpoints,
@@ -86,7 +86,7 @@ def random_run(folder):
 
 
 def prepare(folder, run):
-    """Exports what the peers load. To be called in a process of its own."""
+    """Exports what the peers load; call it in a separate process."""
     from keras_transformer.export import saved_model
     from keras_transformer.inference import SearchSettings
     from keras_transformer.integrations import ctranslate2
@@ -184,7 +184,7 @@ def ctranslate2(folder, fixed, threads):
 
 
 def marian(folder, fixed, threads):
-    """Hugging Face's, with the weights that we export to its format."""
+    """Hugging Face's Marian, with the weights that we export to its format."""
     import torch
     from transformers import MarianMTModel, MarianTokenizer
 
@@ -315,7 +315,7 @@ PEERS = {
 
 
 def shared(translate, workers):
-    """Cuts a batch among as many calls at once."""
+    """Splits a batch into `workers` simultaneous calls."""
     pool = ThreadPoolExecutor(workers)
 
     def translate_all(lines):
@@ -329,14 +329,14 @@ def shared(translate, workers):
 
 
 def work(name, folder, fixed, threads):
-    """A peer's process: translates the lines it is given."""
+    """Makes a peer that translates batches; see `interleaved.serve`."""
     make, part = PEERS[name]
     threads = int(threads)
     translate = make(pathlib.Path(folder) / part, fixed == "fixed", threads)
     translate = shared(translate, THREADS // threads)
 
     def answer(batches):
-        translate(batches[0])  # who waited has lost the caches, and pages
+        translate(batches[0])  # not timed: a waiting peer loses its caches
         began = time.perf_counter()
         results = [line for batch in batches for line in translate(batch)]
         seconds = time.perf_counter() - began
@@ -346,7 +346,7 @@ def work(name, folder, fixed, threads):
 
 
 def compare(names, folder, lines, tokens, batch, rounds, fixed):
-    """`tokens`: how many pieces a list of translations has."""
+    """Prints a table; `tokens` counts the pieces of a list of translations."""
     batches = [lines[i : i + batch] for i in range(0, len(lines), batch)]
     batches = batches[: 1 if batch > 1 else 4]
     mode = "fixed" if fixed else "natural"

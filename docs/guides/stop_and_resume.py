@@ -198,7 +198,7 @@ for name in starts[0].keys() - {"time"}:
 # | the cores or the environment, such as `TF_ENABLE_ONEDNN_OPTS` | use those of the first start; the command turns oneDNN on, `train` in Python does not |
 # | the number of devices | use as many as before: each replica draws its own dropout |
 # | nothing, and it trains on a GPU | give `--deterministic` at every start, since it is not kept with the run; it is slower |
-# | a callback of your own has state | save it yourself; a checkpoint has none of it |
+# | your own callback has state | save it yourself; checkpoints do not have it |
 # | the recipe in `run.json` | the settings of the two runs were different from the beginning |
 #
 # The dtype policy cannot change: `auto` is decided when the run begins and kept
