@@ -5,7 +5,7 @@
 
 Each checkout's package runs in its own process and they take turns. Timed are a
 training step of `base` and of `tiny`; the translation of 128 lines by an
-export, one line and 32 lines at a time; and that of 1,024 lines by the server,
+export, one line and 32 lines at a time; and that of 512 lines by the server,
 in requests of 100 by 16 clients. Printed are milliseconds, medians over the
 rounds, and this checkout's share of the other one's time. Each checkout trains
 the model that it exports; if their translations differ, the program says so.
@@ -101,7 +101,7 @@ def decoding(folder):
 def serving(checkout, folder):
     """Serves the seconds of a translation of all lines, `times` times."""
     os.chdir(checkout)  # `python -m` imports the package from there
-    server = Server(pathlib.Path(folder, "model"))
+    server = Server(pathlib.Path(folder, "model"), ["--timeout", "600"])
     atexit.register(server.stop)
 
     def answer(times):
@@ -165,7 +165,7 @@ def compare_serving(checkouts, rounds, folder):
         who: ["serving", path, export_of(who, path, folder)]
         for who, path in checkouts.items()
     }
-    compare("serving, 1,024 lines", commands, 8, rounds)
+    compare("serving, 512 lines", commands, 4, rounds)
 
 
 def export_of(who, checkout, folder):
