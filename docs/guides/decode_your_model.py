@@ -66,7 +66,7 @@ def text(ids):
 # ## Greedy search and beam search
 #
 # `greedy_search` takes the most probable token at each step. `beam_search`
-# keeps the `beam_size` most probable beginnings. `limits` are the maximum
+# keeps the `beam_size` most probable beginnings. `max_lengths` are the maximum
 # lengths, one for each row, end token included.
 
 # %%
@@ -152,8 +152,8 @@ plt.show()
 # %% [markdown]
 # ## Constraints
 #
-# The three functions take the same constraints. `minima` are the minimum
-# lengths, end token included. `prefix` prescribes the first tokens of a row; -1
+# The three functions above take the same constraints. `min_lengths` are the least lengths,
+# the end token included. `prefix` prescribes the first tokens of a row; -1
 # leaves a position free.
 
 # %%

@@ -310,7 +310,7 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 # sentence of a batch holds its own part of the projection: 64 sentences of `base`
 # with 8,000 likely pieces each take a gigabyte or two.
 #
-# `export --beam-size 1 --draft-tokens 4` writes a greedy model that reads four
+# `export --beam-size 1 --draft-tokens 3` writes a greedy model that reads four
 # pieces at a step: one that is certain and three from a draft head. Training the
 # head can take as long as some thousand steps of training. Except for rounding, the
 # translations are those of greedy search. This helps requests of one sentence; in

@@ -155,7 +155,7 @@ for path in sorted(resumed.folder.rglob("*")):
 # | `initial/` | the weights of the other run that it began with, if any |
 # | `teacher/` | the whole model of that run, with `--teacher-weight` |
 # | `MODEL_CARD.md` | the card of an imported model |
-# | `draft-head-K.npz` | the draft head of `export --draft-tokens K` |
+# | `draft-head-N.npz` | the draft head that `export --draft-tokens N` has trained |
 # | `checkpoints/step-*.npz` | all state after a step |
 # | `checkpoints/validated.json` | the best validation so far, after each validation |
 # | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices, steps |
