@@ -1,25 +1,25 @@
 """Translation from text to text against the peers: tokens a second, memory.
 
     python benchmarks/decoding.py [--run RUN --lines FILE] [--batch 1 32]
-        [--peer saved_model ctranslate2 ...] [--rounds 7] [--growth]
-        [--setting native | off | avx2], which stand for other processors
+        [--peer saved_model ctranslate2 ...] [--rounds 7]
+        [--setting native | off | avx2]
+
+The settings, in `interleaved.py`, stand for other processors.
 
 Without --run: `base` of table 3 with random weights, a vocabulary of 32,000
-pieces, 20 pieces in and 33 out whatever they are, beam 4. With --run: the
-weights of a trained run, lines of FILE, and translations as long as they come.
+pieces, 20 pieces in and 33 out, beam 4. With --run: a trained run translates
+lines of FILE, at their natural lengths.
 
-Every peer has a process of its own, on two cores; they take turns, round after
-round. Each is there twice: a call has two threads, or one, and then a batch is
-cut in two that are translated at once. With TensorFlow, these are the threads
-of an operation: two may run at once. Printed are medians over the rounds,
-text to text, tokenizers included; "ours is": the best of our first line against
-their best. Peers that are not installed are named and left out: `pip install
-ctranslate2 torch transformers keras-hub`. "Imported" is the
-same model after its way to a Marian folder, which transformers loads, and back.
-"Shortlist" is an export whose search knows a sentence's likely pieces only.
-"Products alone" is no peer, but how fast our decoder's products would be with
-nothing else. With --growth instead: our SavedModel alone, against the length of
-the sentences, the beam, the batch.
+Every peer runs in its own process, on two cores; they take turns, round after
+round. Each is there twice: with two threads for a call, and with one; then a
+batch is split into two simultaneous calls. With TensorFlow, these are the
+threads of an operation: two operations may run at once. Printed are medians
+over the rounds, text to text, tokenizers included; "ours is" divides the best
+speed of the first peer by the best of each. Peers that are not installed are
+named and left out: `pip install ctranslate2 torch transformers keras-hub`.
+"Imported" is the same model, exported to a Marian folder and imported again.
+"Shortlist" is an export that searches the likely pieces of a sentence only.
+"Products alone" is an upper bound: the decoder's matrix products alone.
 """
 
 import argparse
@@ -32,14 +32,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from interleaved import (
-    SETTINGS,
-    megabytes,
-    resident,
-    serve,
-    set_up,
-    start,
-)
+from interleaved import SETTINGS, megabytes, serve, set_up, start
 from training_steps import THREADS
 
 PIECES_IN, PIECES_OUT = 20, 33
@@ -50,7 +43,7 @@ SIZE = {"vocab_size": 32_000, "d_model": 512, "d_ff": 2048, "heads": 8}
 
 
 def random_run(folder):
-    """A run of `base` with random weights, and lines of `PIECES_IN` pieces."""
+    """Makes a run of `base` with random weights, and lines to translate."""
     from keras_transformer.training import (
         Recipe,
         checkpoints,
@@ -93,7 +86,7 @@ def random_run(folder):
 
 
 def prepare(folder, run):
-    """Exports what the peers load. To be called in a process of its own."""
+    """Exports what the peers load; call it in a separate process."""
     from keras_transformer.export import saved_model
     from keras_transformer.inference import SearchSettings
     from keras_transformer.integrations import ctranslate2
@@ -133,7 +126,7 @@ def prepare(folder, run):
 
 
 def frozen_saved_model(folder, fixed, threads):
-    """Each matrix laid out once, as our command has it for bfloat16."""
+    """Lays out each matrix once, as our commands do for bfloat16."""
     freeze()
     return our_saved_model(folder, fixed, threads)
 
@@ -191,7 +184,7 @@ def ctranslate2(folder, fixed, threads):
 
 
 def marian(folder, fixed, threads):
-    """Hugging Face's, with the weights that we export to its format."""
+    """Hugging Face's Marian, with the weights that we export to its format."""
     import torch
     from transformers import MarianMTModel, MarianTokenizer
 
@@ -260,10 +253,7 @@ def keras_hub(folder, fixed, threads):
 
 
 def products(folder, fixed, threads, dtype="float32"):
-    """Not a peer: the decoder's products with its weights, and nothing else.
-
-    What TensorFlow's kernels allow to a search that takes no time itself.
-    """
+    """An upper bound, not a peer: the decoder's matrix products alone."""
     import tensorflow as tf
 
     from keras_transformer.inference.graph_layers import linear
@@ -325,7 +315,7 @@ PEERS = {
 
 
 def shared(translate, workers):
-    """Cuts a batch among as many calls at once."""
+    """Splits a batch into `workers` simultaneous calls."""
     pool = ThreadPoolExecutor(workers)
 
     def translate_all(lines):
@@ -339,14 +329,14 @@ def shared(translate, workers):
 
 
 def work(name, folder, fixed, threads):
-    """A peer's process: translates the lines it is given."""
+    """Makes a peer that translates batches; see `interleaved.serve`."""
     make, part = PEERS[name]
     threads = int(threads)
     translate = make(pathlib.Path(folder) / part, fixed == "fixed", threads)
     translate = shared(translate, THREADS // threads)
 
     def answer(batches):
-        translate(batches[0])  # who waited has lost the caches, and pages
+        translate(batches[0])  # not timed: a waiting peer loses its caches
         began = time.perf_counter()
         results = [line for batch in batches for line in translate(batch)]
         seconds = time.perf_counter() - began
@@ -356,7 +346,7 @@ def work(name, folder, fixed, threads):
 
 
 def compare(names, folder, lines, tokens, batch, rounds, fixed):
-    """`tokens`: how many pieces a list of translations has."""
+    """Prints a table; `tokens` counts the pieces of a list of translations."""
     batches = [lines[i : i + batch] for i in range(0, len(lines), batch)]
     batches = batches[: 1 if batch > 1 else 4]
     mode = "fixed" if fixed else "natural"
@@ -407,47 +397,6 @@ def compare(names, folder, lines, tokens, batch, rounds, fixed):
         )
 
 
-def growth(folder, lines):
-    """Milliseconds of our SavedModel as one thing grows."""
-    import tensorflow as tf
-
-    our_saved_model(folder / "saved_model", True, THREADS)
-    loaded = tf.saved_model.load(str(folder / "saved_model" / "1"))
-    n_best = loaded.signatures["n_best"]
-    words = " ".join(lines).split()
-    usual = {"pieces": PIECES_IN, "beam": BEAM, "batch": 8}
-    for name, values in (
-        ("pieces", (5, 10, 20, 40, 80, 160)),
-        ("beam", (1, 2, 4, 8, 16)),
-        ("batch", (1, 2, 4, 8, 16, 32, 64)),
-    ):
-        others = {k: v for k, v in usual.items() if k != name}
-        print(f"\n{name}, with {others}; out are {OUT_BEYOND} pieces more")
-        print(f"{name:>8}{'ms':>9}{'tokens/s':>10}{'MB':>7}")
-        for value in values:
-            case = {**others, name: value}
-            some = " ".join((words * 2)[: case["pieces"]])
-            inputs = {
-                "text": tf.constant([some] * case["batch"]),
-                "beam_size": tf.constant(case["beam"]),
-                "alpha": tf.constant(0.6),
-                "max_length": tf.constant(1000),
-            }
-            n_best(**inputs)
-            times = []
-            for _ in range(3):
-                began = time.perf_counter()
-                n_best(**inputs)
-                times.append(time.perf_counter() - began)
-            seconds = statistics.median(times)
-            tokens = case["batch"] * (case["pieces"] + OUT_BEYOND)
-            print(
-                f"{value:8}{seconds * 1000:9,.0f}{tokens / seconds:10,.0f}"
-                f"{resident():7,.0f}",
-                flush=True,
-            )
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -458,7 +407,6 @@ def main():
     parser.add_argument("--peer", nargs="+", default=list(PEERS))
     parser.add_argument("--setting", default="native", choices=SETTINGS)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--growth", action="store_true")
     parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--prepare", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -475,10 +423,7 @@ def main():
         run = options.run or ""
         (prepared,) = start({"export": [__file__, "--prepare", folder, run]})
         prepared.end()
-        lines, tokens = prepared.metadata["lines"], len
-        if options.growth:
-            growth(pathlib.Path(folder), lines)
-            return
+        lines = prepared.metadata["lines"]
         if run:
             import sentencepiece
 

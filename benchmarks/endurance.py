@@ -1,15 +1,14 @@
-"""Whether memory stays: of a stream of requests, and of a long file.
+"""Checks that memory does not grow, over many requests and a long file.
 
     python benchmarks/endurance.py MODEL --lines FILE [--requests 10000]
         [--file-lines 100000]
 
-MODEL is an exported model, FILE has sentences of its language. First, in a
-process that has loaded the model, requests of 1 to 32 texts each: sentences,
-empty ones, some of several hundred words, invalid UTF-8, by all signatures; the
-memory of the process is printed along the way. Then `keras-transformer
-translate` on files of FILE's lines over and over, among them empty ones and
-some of 50,000 characters: a short file and a long one, the most memory of each,
-and whether every line has its answer in its place.
+MODEL is an exported model, FILE has sentences of its language. First,
+`keras-transformer translate` reads a short and a long file of FILE's lines,
+repeated, with empty lines and some of 50,000 characters. Printed are the peak
+memory of each, and whether equal lines have equal translations. Then, in one
+process, the signatures get requests of 1 to 32 texts: sentences, empty strings,
+several hundred words, invalid UTF-8. The process' memory is printed on the way.
 """
 
 import argparse
@@ -27,7 +26,7 @@ LONG = 50_000  # characters
 
 
 def mixed(rng, sentences):
-    """The texts of one request."""
+    """Returns the texts of one request."""
     odd = (b"", b"   ", b"\xff\xfe no UTF-8 \xc3", "grün 🦄".encode())
     texts = []
     for _ in range(rng.choice((1, 1, 1, 1, 2, 3, 5, 8, 13, 32))):
@@ -82,7 +81,7 @@ def requests(path, sentences, count):
 
 
 def translated(path, sentences, count, folder):
-    """The most memory of the command on `count` lines, and its output."""
+    """Prints the command's peak memory on `count` lines; checks its output."""
     long = b" ".join(sentences)[:LONG]
     lines = [sentences[i % len(sentences)] for i in range(count)]
     for i in range(0, count, max(2, count // 7)):

@@ -1,5 +1,5 @@
-"""Peers that take turns: each in a process of its own that stays and waits, so
-that all see the same noise of the machine."""
+"""Benchmark peers in processes that take turns, round after round, so that all
+see the same noise of the machine."""
 
 import contextlib
 import importlib.metadata
@@ -14,9 +14,9 @@ import sys
 import tempfile
 import threading
 
-# Processors that this one can stand for, by the environment of the peers.
+# Environments of the peers that imitate other processors.
 SETTINGS = {
-    # With all instructions there are, as the commands have it.
+    # All instructions, as in our commands.
     "native": {"TF_ENABLE_ONEDNN_OPTS": "1"},
     # TensorFlow's own kernels: its default on processors without AVX-512.
     "off": {"TF_ENABLE_ONEDNN_OPTS": "0"},
@@ -38,7 +38,7 @@ def set_up(setting):
 
 
 def machine():
-    """Describes the machine, and the versions of what computes."""
+    """Describes the machine and the versions of the libraries."""
     versions = []
     for name in ("tensorflow", "keras", "jax", "torch", "ctranslate2"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -50,21 +50,23 @@ def machine():
 
 
 def megabytes():
-    """The most memory that this process has had."""
+    """Returns the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def resident(kind="VmRSS"):
-    """Megabytes of this process now, by a name of `/proc/self/status`."""
+    """Returns the megabytes of this process now, by `/proc/self/status`."""
     status = pathlib.Path("/proc/self/status").read_text()
     return int(re.search(rf"{kind}:\s+(\d+)", status)[1]) / 1024
 
 
 @contextlib.contextmanager
 def watched(most):
-    """Puts into `most["anonymous"]` the most megabytes that the process has
-    while this lasts, without the pages of files: libraries are files, which
-    processes share and the system can take back."""
+    """Records peak megabytes in `most["anonymous"]`, without pages of files.
+
+    Libraries are files: processes share their pages, and the system can take
+    them back.
+    """
     done = threading.Event()
 
     def watch():
@@ -83,11 +85,11 @@ def watched(most):
 
 
 def serve(make):
-    """A peer's process: answers each line of standard input with JSON.
+    """Runs a peer: answers each line of standard input, both in JSON.
 
     Args:
-        make: gives what to say first, and a function from the line's JSON to
-            the answer. An ImportError says that the peer is not installed.
+        make: returns the first message, and a function from a question to its
+            answer. An ImportError says that the peer is not installed.
     """
     output = sys.stdout
     sys.stdout = sys.stderr
@@ -113,7 +115,7 @@ class Peer:
         command: arguments of a Python process that calls `serve`.
 
     Attributes:
-        metadata: what it said first; has "missing" if it is not there.
+        metadata: the first message; has "missing" if the peer cannot run.
     """
 
     def __init__(self, name, *command):
@@ -139,7 +141,7 @@ class Peer:
         return {"missing": next(filter(str.strip, lines[::-1]), "it failed")}
 
     def ask(self, question=None):
-        """Returns the answer; ends the program if there is none."""
+        """Returns the answer, or ends the program if the peer failed."""
         try:
             self.process.stdin.write(json.dumps(question) + "\n")
             self.process.stdin.flush()
@@ -156,9 +158,9 @@ class Peer:
 
 
 def start(commands):
-    """Peers by their names; those that are missing are named and left out.
+    """Starts peers by name. Missing ones are reported and left out.
 
-    The program ends if all are.
+    The program ends if all are missing.
     """
     peers = [Peer(name, *command) for name, command in commands.items()]
     for peer in peers:
@@ -172,7 +174,7 @@ def start(commands):
 
 
 def cpu():
-    """The processor, and what it has for matrices."""
+    """Returns the processor and its instructions for matrices."""
     path = pathlib.Path("/proc/cpuinfo")
     if not path.exists():
         return platform.processor()

@@ -6,16 +6,16 @@
 
 The settings, in `interleaved.py`, stand for other processors.
 
-Every peer has a process of its own, with two threads, that stays and waits;
-they are asked for a few steps in turn, round after round, so that all see the
-same noise of the machine. Printed are medians over the rounds. Peers that are
-not installed are named and left out: `pip install torch keras-hub`.
+Every peer runs in its own process, with two threads. They compute a few steps
+in turn, round after round, so that all see the same noise of the machine.
+Printed are medians over the rounds. Peers that are not installed are named and
+left out: `pip install torch keras-hub`.
 
-Beside them runs a product of two 2048 x 2048 matrices in TensorFlow: the
-machine's peak of that moment, of which `peak` is the share that a step's own
-matrix products reach. `MB` is the most memory of the process, `MB own` what of
-it came after the libraries were imported, and `MB anon` the most without pages
-of files, such as the libraries' code.
+A product of two 2048 x 2048 matrices in TensorFlow takes turns with them. It is
+the machine's peak; the column `peak` is the share of it that a step's matrix
+products reach. `MB` is the peak memory of the process, `MB own` without what
+the imported libraries took, `MB anon` without pages of files, such as the
+libraries' code.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STEPS = 3  # to a round
 
 
 def matrix_product(shape, dtype):
-    """Returns the product that stands for the machine's peak, any `shape`."""
+    """Returns the product that measures the machine's peak, for any `shape`."""
     tf = tensorflow()
     x = tf.random.normal((2048, 2048), dtype=dtype)
     product = tf.function(lambda: tf.reduce_sum(tf.matmul(x, x)))
@@ -40,7 +40,7 @@ PEAK_FLOPS = 2 * 2048**3
 
 
 def work(name, shape, dtype):
-    """A peer's process."""
+    """Makes a peer; see `interleaved.serve`."""
     functions = {**PEERS, "matrix_product": matrix_product}
     if name.startswith("torch"):
         import torch  # noqa: F401
@@ -55,7 +55,7 @@ def work(name, shape, dtype):
 
     def answer(_):
         with watched(most):
-            step()  # not timed: who waited has lost the caches, and pages
+            step()  # not timed: while a peer waits, it loses caches and pages
         began = time.perf_counter()
         for _ in range(STEPS):
             step()

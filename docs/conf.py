@@ -46,12 +46,14 @@ nb_merge_streams = True
 HIDDEN = {"remove-cell", "remove-output"}  # tags of cells without outputs
 
 
-def signature_of_init(app, what, name, obj, options, signature, returns):
-    """Shows the arguments of `__init__`: Keras' layers have a `__new__`, too,
-    which takes any."""
-    if what == "class" and "__init__" in vars(obj):
-        parameters = list(inspect.signature(obj.__init__).parameters.values())
-        signature = str(inspect.Signature(parameters[1:]))
+def signature_of_class(app, what, name, obj, options, signature, returns):
+    """Shows what `inspect.signature` shows of a class.
+
+    autodoc would take the signature of `__new__` of Keras' layers instead:
+    `(*args, **kwargs)`.
+    """
+    if what == "class":
+        signature = str(inspect.signature(obj))
     return signature, returns
 
 
@@ -108,6 +110,6 @@ def write_notebooks(app, exception):
 
 
 def setup(app):
-    app.connect("autodoc-process-signature", signature_of_init)
+    app.connect("autodoc-process-signature", signature_of_class)
     app.connect("doctree-read", add_download_link)
     app.connect("build-finished", write_notebooks)

@@ -439,10 +439,3 @@ def test_small_corpus_puts_each_sentence_on_one_line(recipe, monkeypatch):
     broken = SentencePairs(["one\ntwo"], ["eins\r\nzwei"])
     monkeypatch.setattr(example, "load_pairs", lambda *_: broken)
     assert example.pairs_of(recipe, "train") == [("one two", "eins zwei")]
-
-
-def test_the_first_lines_of_an_export_are_timed(exported, monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES.parent / "benchmarks"))
-    found, _ = importlib.import_module("first_line").work(str(exported))
-    assert len(found["times"]) == 4
-    assert min(found["times"]) > 0

@@ -20,6 +20,7 @@ PAGES = [
     README,
     ROOT / "CONTRIBUTING.md",
     *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("notes/*.md")),
     *GUIDES,
 ]
 # Blocks of commands and their output are marked as one of these, or not at all.

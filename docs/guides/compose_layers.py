@@ -2,13 +2,9 @@
 # # Compose layers
 #
 # The layers are ordinary Keras layers. They need Keras alone and run on
-# TensorFlow, JAX and PyTorch. One test suite checks every name that
-# `keras_transformer` exports on all three, and the same weights give the same
-# outputs within 1e-5.
-#
-# This guide composes a classifier, shows the masks and the positions
-# (sinusoidal, learned, rotary), replaces the attention of Keras, and ends with
-# the whole model of the paper.
+# TensorFlow, JAX and PyTorch, with the same outputs within 1e-5. This guide
+# composes a classifier, explains masks and positions, replaces Keras'
+# attention, and ends with the whole model of the paper.
 
 # %% tags=["remove-cell"]
 import os
@@ -41,8 +37,8 @@ from keras_transformer.testing import assert_no_leak
 # ## An encoder
 #
 # `PositionalEmbedding` embeds token ids and adds their positions.
-# `EncoderLayer` is one layer of the paper's encoder. This model reads token ids
-# and returns the logits of three classes.
+# `EncoderLayer` is one layer of the paper's encoder. This model returns the
+# logits of three classes.
 
 # %%
 ids = keras.Input((None,), dtype="int32")
@@ -56,8 +52,8 @@ sentences = np.array([[5, 7, 9, 2], [4, 3, 0, 0]])
 print(classifier(sentences).shape)
 
 # %% [markdown]
-# Text becomes ids by Keras' `TextVectorization`, as in
-# `examples/text_classifier.py`, or by word pieces, with TensorFlow:
+# Keras' `TextVectorization` turns text into ids, as in
+# `examples/text_classifier.py`; with TensorFlow, so do word pieces:
 #
 # ```
 # from keras_transformer.data import train_tokenizer
@@ -75,10 +71,10 @@ print(classifier(sentences).shape)
 # You can also pass masks by name: `mask` to `EncoderLayer`, `x_mask` and
 # `memory_mask` to `DecoderLayer`, `attention_mask` to `MultiHeadAttention`.
 # True means "may attend". A query that may attend to nothing has weights of
-# zero, never NaN: its output is the bias of the output projection.
+# zero, never NaN.
 #
-# A padding mask has one value for each position. A causal mask has one value
-# for each pair of a query and a key. A decoder needs both.
+# A padding mask has one value for each position, a causal mask one for each
+# pair of a query and a key. A decoder needs both.
 
 # %%
 one_sentence = np.array([[7, 5, 3, 9, 0, 0]])
@@ -106,10 +102,8 @@ axes[0].set_ylabel("query")
 plt.show()
 
 # %% [markdown]
-# A blue cell means that the query may attend to the key. The last two positions
-# are padding, so no query attends to them.
-#
-# The weights of the attention are zero exactly where the mask is false:
+# In blue cells the query may attend to the key. The last two positions are
+# padding. Attention weights are zero exactly where the mask is false:
 
 # %%
 attention = MultiHeadAttention(num_heads=2, key_dim=8)
@@ -127,17 +121,16 @@ for head in range(2):
 # %% [markdown]
 # ## Check your own model
 #
-# A wrong mask raises no error. It costs only quality, so it can stay in a model
-# for years. To check the masks in your own model, call `assert_no_leak`. It
-# changes the padding, and with `causal=True` the future, and raises an error if
-# an output changes.
+# A wrong mask raises no error; it only costs quality. To check the masks in your
+# own model, call `assert_no_leak`. It changes the padding, and with
+# `causal=True` the future, and raises an error if an output changes.
 
 # %%
 assert_no_leak(classifier, sentences)
 
 # %% [markdown]
-# This model has a mistake: its embedding does not mark padding. The average
-# over the positions then depends on how much padding there is.
+# This model has a mistake: its embedding does not mark padding, so the average
+# over positions depends on how much padding there is.
 
 # %%
 leaking = keras.Sequential(
@@ -156,10 +149,10 @@ print(message)
 # %% [markdown]
 # ## Positions
 #
-# Attention does not know the order of its inputs. The paper therefore adds a
-# vector to each embedding that depends on the position (section 3.5). Each pair
-# of dimensions is a sine and a cosine of one frequency. An embedding whose
-# table is zero shows these vectors alone.
+# Attention does not know the order of its inputs, so the paper adds a vector to
+# each embedding that depends on the position (section 3.5). Each pair of
+# dimensions is a sine and a cosine of one frequency. An embedding whose table is
+# zero shows these vectors alone.
 
 # %%
 only_positions = PositionalEmbedding(
@@ -182,15 +175,13 @@ assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
 # %% [markdown]
 # ## Positions inside attention
 #
-# Rotary positions ("RoFormer", Su et al., 2021) are not added to the
-# embeddings. They rotate queries and keys by angles that grow with the
-# position, so that the weights depend on distances alone. To compute positions
-# in this or another way, override `encode_positions` of `MultiHeadAttention`.
-# It is called with the queries and with the keys of each call, and with the
-# position of the first: 0, or the `cache_index` of a step. Then name your class
-# as `self_attention_class` in a subclass of `EncoderLayer` or `DecoderLayer`.
-# The decoder's attention to the memory stays as it is: keys of another sequence
-# have no distance from the queries.
+# Rotary positions ("RoFormer", Su et al., 2021) rotate queries and keys by
+# angles that grow with the position, so the weights depend on distances alone.
+# To compute positions in such a way, override `encode_positions` of
+# `MultiHeadAttention`. It gets the queries or the keys of a call, and the
+# position of the first: 0, or the `cache_index` of a step. Name your class as
+# `self_attention_class` in a subclass of `EncoderLayer` or `DecoderLayer`. The
+# decoder's attention to the memory does not use it.
 
 
 # %%
@@ -213,10 +204,9 @@ class RotaryEncoderLayer(EncoderLayer):
 
 
 # %% [markdown]
-# With `positions=None`, the embedding adds no positions of its own, and its
-# `offset` has no effect; the default is "sinusoidal". Padding before a sentence moves it to later positions. The
-# distances between its words do not change, and so neither do its outputs.
-# Their order matters:
+# With `positions=None`, the embedding adds no positions. Padding before a
+# sentence moves it to later positions, but the distances between its words, and
+# so its outputs, do not change. The order of the words matters:
 
 # %%
 ids = keras.Input((None,), dtype="int32")
@@ -233,10 +223,9 @@ reversed_outputs = ops.convert_to_numpy(rotary(sentence[:, ::-1]))
 assert not np.allclose(reversed_outputs[:, ::-1], outputs, atol=1e-2)
 
 # %% [markdown]
-# A step with a cache rotates its query and its key by their position, so that
-# steps give the same as the whole sequence. This layer is causal, as in a
-# decoder-only model; [Decode your own model](decode_your_model.py) searches with
-# such steps:
+# Steps with a cache give the same as the whole sequence. This layer is causal, as
+# in a decoder-only model; [Decode your own model](decode_your_model.py) searches
+# with such steps:
 
 # %%
 layer = RotaryEncoderLayer(d_model=16, num_heads=2, d_ff=32)
@@ -257,12 +246,11 @@ for index in range(6):
 #
 # ## Long sequences
 #
-# Every position attends to all others, so time and memory grow with the square
-# of the length. With `attention_window=r` a position attends to the r / 2
-# positions on each side of it, as section 4 of the paper proposes, and both grow
-# with the length. Where later positions are hidden, it attends to the r / 2
-# before it. This layer reads 30,000 positions at once; the weights of full
-# attention would take 3.6 GB for each head:
+# Time and memory of full attention grow with the square of the length. With
+# `attention_window=r`, a position attends to the r / 2 positions on each side of
+# it, or before it in a causal layer, as section 4 of the paper proposes. Both
+# then grow with the length. This layer reads 30,000 positions at once; the
+# weights of full attention would take 3.6 GB for each head:
 
 # %%
 local = EncoderLayer(d_model=16, num_heads=2, d_ff=32, attention_window=64)
@@ -270,15 +258,15 @@ vectors = np.random.default_rng(1).normal(size=(1, 30_000, 16))
 print(local(vectors).shape)
 
 # %% [markdown]
-# Each further layer lets a position see r / 2 positions farther. `TransformerConfig`
-# has the same argument, for encoder and decoder.
+# Each further layer lets a position see r / 2 positions farther.
+# `TransformerConfig` has the same argument, for encoder and decoder. On a CPU,
+# `TF_CPU_ALLOCATOR_USE_BFC=true` may save time: TensorFlow then keeps its memory.
 #
 # ## In place of Keras' attention
 #
 # `MultiHeadAttention` takes the arguments of
-# `keras.layers.MultiHeadAttention`, with the same names in the same order. To
-# swap it in, change the import. To keep the weights of a trained layer, convert
-# it:
+# `keras.layers.MultiHeadAttention` in the same order, so you only change the
+# import. To keep the weights of a trained layer, convert it:
 
 # %%
 theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=16)
@@ -310,6 +298,10 @@ model.compile(
 print(f"{model.count_params():,} parameters")
 
 # %% [markdown]
+# To read a saved model with `keras.models.load_model`, first use a name of this
+# package, as `from keras_transformer import Transformer` does: that registers
+# the classes.
+#
 # Under a distribution strategy, the mean over each replica's tokens differs
 # from the mean over the batch. Train with
 # [`keras_transformer.training`](train_on_your_text.py), or use
@@ -318,25 +310,20 @@ print(f"{model.count_params():,} parameters")
 #
 # On TensorFlow, Keras' Adam squares the gradients of an embedding one token at
 # a time, and so takes longer steps for frequent tokens than the paper's Adam.
-# Embeddings that are tied to the projection, as these are, have no such
-# gradients. For others, use `keras_transformer.training.adam.Adam`.
-#
-# [Decode your own model](decode_your_model.py) calls `fit`, and searches with
-# the model that it has trained.
+# This does not affect embeddings that are tied to the projection, as here. For
+# others, use `keras_transformer.training.adam.Adam`.
 #
 # ## oneDNN
 #
 # TensorFlow leaves oneDNN off on processors without AVX-512. The commands and
-# the examples of this package switch it on. In your own program, set the
-# variable before you import TensorFlow:
+# examples of this package turn it on. In your own program, set the variable
+# before you import TensorFlow:
 #
 # ```python
 # import os
 #
 # os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # ```
-#
-# [Benchmarks](../benchmarks.md) has figures with and without it.
 #
 # Next: [train a translator on your own text](train_on_your_text.py), or
 # [decode a model of your own](decode_your_model.py).

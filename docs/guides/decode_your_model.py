@@ -2,9 +2,9 @@
 # # Decode your own model
 #
 # `greedy_search`, `beam_search` and `sample` work with any step function, on
-# any backend. This guide searches a small table of probabilities, so that you
-# can follow each result. It then decodes a decoder-only model and a whole
-# `Transformer`, with caches.
+# any backend. This guide searches a small table of probabilities, where you can
+# follow each result, and then a decoder-only model and a whole `Transformer`,
+# with caches.
 
 # %% tags=["remove-cell"]
 import os
@@ -38,10 +38,9 @@ from keras_transformer import (
 # tensors with N rows) and the position. It returns logits `(N, V)` and the new
 # cache.
 #
-# The model of this guide is a bigram model. The next token depends on the last
-# token alone, so the cache is empty. Id 0 is padding, id 1 stands for unknown
-# tokens, id 2 starts a sequence and id 3 ends it. The searches take `start_id`
-# and `end_id`; 2 and 3 are the defaults.
+# Here, the next token depends on the last token alone, so the cache is empty.
+# Id 0 is padding, id 1 stands for unknown tokens, id 2 starts a sequence and id 3
+# ends it; `start_id` and `end_id` of the searches change the last two.
 
 # %%
 NAMES = ["(pad)", "(unknown)", "(start)", "(end)", "a", "b", "c"]
@@ -67,8 +66,8 @@ def text(ids):
 # ## Greedy search and beam search
 #
 # `greedy_search` takes the most probable token at each step. `beam_search`
-# keeps the `beam_size` most probable beginnings. `limits` are the largest
-# lengths, one for each row, the end token included.
+# keeps the `beam_size` most probable beginnings. `max_lengths` are the maximum
+# lengths, one for each row, end token included.
 
 # %%
 greedy_ids, greedy_scores = greedy_search(step, {}, limits=[6])
@@ -79,10 +78,9 @@ for row, score in zip(ids[0], scores[0], strict=True):
     print(f"beam   {float(score):7.3f}  {text(row)}")
 
 # %% [markdown]
-# Greedy search begins with "a", because "a" is more probable than "b". Beam
-# search finds a sequence that begins with "b" and is more probable as a whole.
-# With `alpha=0.0`, the scores of both are log-probabilities, so you can compare
-# them.
+# Greedy search begins with the more probable "a". Beam search finds a sequence
+# that begins with "b" and is more probable as a whole. With `alpha=0.0`, both
+# scores are log-probabilities.
 
 # %%
 assert text(ids[0, 0]) == "b c (end)"
@@ -92,10 +90,10 @@ assert float(scores[0, 0]) > float(greedy_scores[0])
 # %% [markdown]
 # ## The length penalty
 #
-# Longer sequences have smaller probabilities. Beam search therefore divides
-# log-probabilities by the length penalty ((5 + n) / 6)^α, section 6.1 and
-# "Google's Neural Machine Translation System" (Wu et al., 2016). The length n counts the end token. α is 0.6 unless you set it. A
-# hypothesis at its limit ends with the end token.
+# Longer sequences are less probable. Beam search therefore divides
+# log-probabilities by the length penalty ((5 + n) / 6)^α (section 6.1; Wu et
+# al., 2016). The length n counts the end token, which a hypothesis at its limit
+# ends with, too. α is 0.6 by default.
 
 # %%
 lengths = np.arange(1, 51)
@@ -117,9 +115,9 @@ assert np.isclose(float(penalised[0, 0]), expected, atol=1e-4)
 # %% [markdown]
 # ## Sampling
 #
-# `sample` draws each token from the model's distribution. It takes a
-# temperature, `top_k` and `top_p`. The same integer as `seed` draws the same
-# tokens. For several samples of one sentence, repeat its row.
+# `sample` draws each token from the model's distribution, with a temperature,
+# `top_k` and `top_p`. The same `seed` draws the same tokens. For several samples
+# of one sentence, repeat its row.
 
 # %%
 rows = [6] * 1000
@@ -132,8 +130,8 @@ again, _ = sample(step, {}, limits=rows, seed=1)
 assert (ops.convert_to_numpy(again) == ops.convert_to_numpy(ids)).all()
 
 # %% [markdown]
-# A low temperature prefers probable tokens. `top_k` and `top_p` exclude
-# improbable ones. With `top_k=1`, only the most probable token is left.
+# A low temperature prefers probable tokens; `top_k` and `top_p` exclude
+# improbable ones.
 
 # %%
 figure, axes = plt.subplots(
@@ -154,7 +152,7 @@ plt.show()
 # %% [markdown]
 # ## Constraints
 #
-# The three functions above take the same constraints. `minima` are the least lengths,
+# The three functions above take the same constraints. `min_lengths` are the least lengths,
 # the end token included. `prefix` prescribes the first tokens of a row; -1
 # leaves a position free.
 
@@ -178,11 +176,11 @@ assert (np.count_nonzero(ids, axis=1) <= [5, 9]).all()
 # %% [markdown]
 # ## Several tokens at a step
 #
-# Greedy search takes one step for each token. `blockwise_search` reads several
-# at a step: one that is certain, and proposals for those that follow. The
-# logits after each of them show how many proposals greedy search would have
-# taken, too. So the result is always that of `greedy_search`; good proposals
-# only save steps. Here, they are the most probable followers of each token.
+# `blockwise_search` reads several tokens at a step: one that is certain, and
+# proposals for those that follow. The logits after each of them show how many
+# proposals greedy search would have taken. So the result is always that of
+# `greedy_search`; good proposals only save steps. Here, they are the most
+# probable followers of each token.
 
 # %%
 longer = ops.where(np.arange(7) == END, -20.0, table)  # rarely ends
@@ -214,13 +212,12 @@ assert int(steps[0]) == 4  # one token at the first step, then three at a time
 # %% [markdown]
 # ## A model with a cache
 #
-# A real model attends to all earlier tokens. Without a cache, it would compute
-# their keys and values again at every step. The layers have caches for this:
+# A real model attends to all earlier tokens. A cache keeps their keys and values:
 # `layer.empty_cache(batch, length)` makes one, and a call with `cache=` and
 # `cache_index=` returns the output and the new cache.
 #
-# A decoder-only model is an encoder layer with a causal mask. This one has
-# random weights, because the guide shows only how to decode it.
+# A decoder-only model is an encoder layer with a causal mask; this one has random
+# weights.
 
 # %%
 VOCABULARY, LENGTH = 7, 6
@@ -271,8 +268,7 @@ assert (np.diff(ops.convert_to_numpy(scores), axis=1) <= 0).all()
 
 # %% [markdown]
 # `examples/language_model.py` trains a decoder-only model and decodes it in
-# this way. [Compose layers](compose_layers.py) has rotary positions, which such a
-# model may have instead of those that the embedding adds.
+# this way. [Compose layers](compose_layers.py) has one with rotary positions.
 #
 # ## The whole model
 #
@@ -293,10 +289,10 @@ history = model.fit(
 )
 
 # %% [markdown]
-# Build the step function from the methods `encode`, `project_memory`,
-# `empty_cache` and `decode_step` of the model. The memory's keys and values are
-# computed once and shared by the beams of a sentence. A search may return any id. Lower the
-# logits of those that it must not return, here padding, unknown and start.
+# The methods `encode`, `project_memory`, `empty_cache` and `decode_step` make the
+# step function. The memory's keys and values are computed once and shared by the
+# beams of a sentence. A search may return any id, so lower the logits of padding,
+# unknown and start.
 
 # %%
 memory_mask = ops.convert_to_tensor(source != 0)
@@ -322,10 +318,9 @@ print(best)
 np.testing.assert_array_equal(best[:, :4], labels)
 
 # %% [markdown]
-# Text needs a tokenizer, and a search in one graph is faster: `Translator` has
-# both, for a `Transformer` that a [run](train_on_your_text.py) trained.
+# For text, `Translator` has a tokenizer and a faster search in one graph, for a
+# `Transformer` that a [run](train_on_your_text.py) trained.
 #
-# To see what a layer attends to, call it with `return_attention_scores=True`:
-# `MultiHeadAttention`, `EncoderLayer` and `DecoderLayer` then return the weights,
-# too. `examples/images.py` draws them; for an export, `translate --explain` does.
-# [Compose layers](compose_layers.py) draws masks.
+# With `return_attention_scores=True`, `MultiHeadAttention`, `EncoderLayer` and
+# `DecoderLayer` also return their attention weights. `examples/images.py` draws
+# them; for an export, `translate --explain` does.

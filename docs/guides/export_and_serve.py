@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Export and serve
 #
-# An export is one SavedModel. It takes text and returns text: the tokenizer,
-# the model and beam search are in one graph. This guide trains a small model,
-# exports it, calls its signatures, and draws what it attends to. These commands
-# export, translate and score:
+# An export is one SavedModel that takes text and returns text: tokenizer, model
+# and beam search are in one graph. This guide trains a small model, exports it,
+# calls its signatures, and draws its attention. The commands for this are:
 #
 # ```
 # keras-transformer export runs/NAME saved_models/NAME/1
@@ -49,17 +48,18 @@ folder = pathlib.Path(temporary.name)
 # %% [markdown]
 # ## A small model
 #
-# The model learns a few kinds of sentences of the built-in grammar, so that it
-# translates after seconds of training. Expect mistakes, in numbers above all.
-# `make demo` trains one for the whole grammar in some minutes.
+# The model learns a few kinds of sentences of the built-in grammar, within
+# seconds. Expect mistakes, above all in numbers.
 # [Train on your own text](train_on_your_text.py) explains the recipe.
 #
-# `export` takes runs. `run_of_model` makes a run of a `Transformer` that was trained
-# in another way, such as by `fit` or on JAX, and of its vocabulary. A model that you
-# composed of layers, or one whose source is vectors, is searched in Python:
-# [Decode your own model](decode_your_model.py). A run's model becomes a Keras file by
-# `load_model(run).save("model.keras")`. A program that reads it by
-# `keras.models.load_model` has to `import keras_transformer` first.
+# `export` takes runs. `run_of_model` makes a run from a vocabulary and a
+# `Transformer` that was trained in another way, such as with `fit` or on JAX. To
+# search a model that you composed of layers, or one whose source is vectors, see
+# [Decode your own model](decode_your_model.py).
+#
+# `load_model(run).save("model.keras")` writes a Keras file. Before
+# `keras.models.load_model` reads it, a program has to use a name of this package,
+# as `from keras_transformer import Transformer` does: that registers the classes.
 
 # %%
 STEPS = 400
@@ -96,9 +96,9 @@ model = train(run, STEPS)
 # ## Export
 #
 # The export has the run's chosen weights. The last part of its path is a
-# version number, because servers look for one. `settings` are those of the
-# search. Their default is the run's: the paper's, or what
-# `start_run(search=…)`, the initial run or the imported model set.
+# version number, which servers look for. The default of `settings`, those of the
+# search, is the run's: the paper's, or what `start_run(search=…)`, the initial run
+# or the imported model set.
 
 # %%
 path = saved_model.export(
@@ -112,14 +112,13 @@ for file in sorted(path.rglob("*")):
         print(file.relative_to(path))
 
 # %% [markdown]
-# `SHA256SUMS` lists every file of an export, and our commands check it. (The
-# command `evaluate` adds its results, as `evaluations.jsonl`.) Loading
-# a model runs its code: load only models that you trust.
+# Our commands check the files of an export against `SHA256SUMS`. (`evaluate` adds
+# its results, as `evaluations.jsonl`.) Loading a model runs its code: load only
+# models that you trust.
 #
 # ## Load it with TensorFlow alone
 #
-# The SavedModel needs `tensorflow` and `tensorflow_text` to load, and nothing
-# of this package.
+# The SavedModel needs only `tensorflow` and `tensorflow_text` to load.
 
 # %%
 loaded = tf.saved_model.load(str(path))
@@ -137,10 +136,9 @@ for line, translation, score in zip(
     print(f"{line!r}\n  {translation.decode()!r}  ({score:.3f})")
 
 # %% [markdown]
-# Every input string has one answer in its place. Empty and blank strings give
-# "" and score 0. Input is cut after 512 word pieces, or after `--max-length` of
-# the training if that is more. Invalid UTF-8 is accepted, and output is always
-# valid UTF-8.
+# Answers are in the order of the inputs. Empty and blank strings give "" and
+# score 0. Input is cut after 512 word pieces, or after the `--max-length` of
+# training if that is more. Invalid UTF-8 is accepted; output is always valid.
 
 # %%
 assert answers["translation"].numpy()[3] == b""
@@ -163,9 +161,9 @@ assert translate_lines(translator.translate, lines) == [
 # %% [markdown]
 # ## Documents
 #
-# Models are trained on sentences. `translate --document` takes text of many
-# sentences: it splits each line into sentences, translates them, and puts the
-# translations together again. All white space and blank lines are kept.
+# Models are trained on sentences. `translate --document` splits each line into
+# sentences, translates them, and joins the translations. White space and blank
+# lines are kept.
 #
 # ```
 # keras-transformer translate saved_models/NAME/1 --document < document.txt > translated.txt
@@ -175,14 +173,12 @@ assert translate_lines(translator.translate, lines) == [
 # `pip install '.[text,serve]'` brings. The rules are those of the model's
 # source language; `--language` names another.
 #
-# - A line end always ends a sentence, and a paragraph is one line. If lines are
-#   wrapped inside of paragraphs, join them first: half sentences are translated
-#   badly.
-# - Marks of lists, headings and quotations, such as `- ` and `## `, are kept as
-#   they are, and so is a line without a letter or digit.
+# - A line end always ends a sentence. If lines are wrapped inside of paragraphs,
+#   join them first: half sentences are translated badly.
+# - Marks of lists, headings and quotations, such as `- ` and `## `, are kept, and
+#   so is a line without a letter or digit.
 # - A sentence of more than 1,000 characters is cut behind a comma, a semicolon
-#   or a word, so that the model reads all of it. If a sentence is still too
-#   long for the model, a warning says so.
+#   or a word. If it is still too long for the model, a warning says so.
 # - Bytes that are not UTF-8 become U+FFFD.
 #
 # In Python:
@@ -215,12 +211,12 @@ assert split.joined(split.sentences) == page
 #         target_pieces: string[B, T], attention: float32[B, N, H, T, S]}
 # ```
 #
-# Each of them also returns `truncated: bool[B]`, whether a text was too long
-# and was cut. A score is the log-probability divided by the length penalty; the
-# signature `score` returns the log-probability itself.
+# Each also returns `truncated: bool[B]`: whether a text was too long and was cut.
+# A score is the log-probability divided by the length penalty; the signature
+# `score` returns the log-probability itself.
 #
-# `n_best` returns all hypotheses, best first. Where there are fewer than K, as
-# under a small `max_length`, the others are "" with score -inf:
+# `n_best` returns all hypotheses, best first. If there are fewer than K, the
+# others are "" with score -inf:
 
 # %%
 hypotheses = loaded.signatures["n_best"](
@@ -238,7 +234,7 @@ for translation, score in zip(
 assert (np.diff(hypotheses["score"].numpy()) <= 0).all()
 
 # %% [markdown]
-# `score` says how probable the model finds translations that you give it:
+# `score` rates translations that you give it:
 
 # %%
 given = loaded.signatures["score"](
@@ -251,13 +247,12 @@ print(given["score"].numpy())
 assert (given["score"].numpy() < 0).all()
 
 # %% [markdown]
-# ## What the model attends to
+# ## Attention
 #
 # `explain` returns the weights from each target piece to each source piece.
 # `SavedTranslator` loads an export and removes the padding of one line, and
-# `plot_attention` draws each head of the last decoder layer; here, the first
-# two of four heads. The command is
-# `keras-transformer translate MODEL --explain attention.png`, for one line.
+# `plot_attention` draws each head of the last decoder layer; here, two of four
+# heads. `keras-transformer translate MODEL --explain attention.png` does the same.
 
 # %%
 explained = SavedTranslator(path).explain(lines[0])
@@ -276,8 +271,8 @@ plt.axis("off")
 plt.show()
 
 # %% [markdown]
-# A row is a target piece, and the cell is dark where the decoder attends to the
-# source piece of the column. Each row adds up to 1.
+# Each row is a target piece, dark where the decoder attends to the source piece of
+# the column. Each row adds up to 1.
 
 # %%
 sums = explained["attention"].sum(axis=-1)
@@ -287,24 +282,21 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 # ## TensorFlow Serving
 #
 # TensorFlow Serving loads `saved_models/NAME` as it is
-# (`--model_base_path=…/saved_models/NAME`). An export is refused if it has an
-# operation or an attribute that TensorFlow Serving 2.19 does not know. The
-# signature `n_best` has defaults for its settings. Beside the model are requests
-# to warm up with, proposed batching parameters, and a `README.md` with the calls
-# by REST and gRPC. The tests load
-# exports through the same v1 session and with `saved_model_cli`; a TensorFlow
-# Serving binary has not been run.
+# (`--model_base_path=…/saved_models/NAME`). `export` refuses operations and
+# attributes that TensorFlow Serving 2.19 does not know. Beside the model are
+# warm-up requests, proposed batching parameters, and a `README.md` with the REST
+# and gRPC calls. The tests load exports through the same v1 session and with
+# `saved_model_cli`; a TensorFlow Serving binary has not been run.
 #
 # ## Dtype, threads and memory
 #
 # The matrices are in bfloat16 if the GPU or, without one, the processor of the
 # exporting machine multiplies in bfloat16, and in float32 otherwise. To serve on
-# another machine, choose by `export --dtype`. `export --dtype int8` makes the
-# smallest folder, about a quarter of float32's: the matrices are stored in int8, with a float32 scale for each
-# output, or for each row of an embedding table. When the model is loaded,
-# float32 matrices are computed from them, once. It then runs at float32's speed,
-# and needs more memory than a float32 export, because both are in memory. Neither
-# `keras.layers.TFSMLayer` nor the scope of a `tf.distribute` strategy takes it.
+# another machine, choose with `export --dtype`. `export --dtype int8` makes the
+# smallest folder, about a quarter of float32's. When it is loaded, float32 matrices
+# are computed once, so it runs at float32's speed and needs more memory.
+# `keras.layers.TFSMLayer` and the scope of a `tf.distribute` strategy cannot load
+# it.
 #
 # For bfloat16, set `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1` in the server, as our
 # commands do: TensorFlow then lays out each matrix once. Never set it in a
@@ -312,31 +304,29 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 #
 # `export --shortlist 50` limits the search of a sentence to its likely word
 # pieces: for each source piece the 50 that translate it most often in the
-# training text, and the 100 most frequent target pieces. The softmax covers
-# these pieces alone, so scores are a little higher. The larger the vocabulary, the more
-# time this saves; compare the BLEU of both exports with `evaluate`. Each
-# sentence of a batch holds its own part of the projection: 64 sentences of
-# `base` with 8,000 likely pieces each take a gigabyte or two.
+# training text, and the 100 most frequent target pieces. Scores are a little
+# higher, since the softmax covers these pieces alone. The larger the vocabulary,
+# the more time this saves; compare the BLEU of both exports with `evaluate`. Each
+# sentence of a batch holds its own part of the projection: 64 sentences of `base`
+# with 8,000 likely pieces each take a gigabyte or two.
 #
-# `export --beam-size 1 --block-size 4` writes a greedy model that reads four
-# pieces at a step: one that is certain and three proposals. It first learns to
-# propose, which can take as long as some thousand steps of training. But for
-# rounding, the translations are those of greedy search. This is for requests of
-# one sentence: in large batches the plain greedy search is faster.
+# `export --beam-size 1 --draft-tokens 3` writes a greedy model that reads four
+# pieces at a step: one that is certain and three from a draft head. Training the
+# head can take as long as some thousand steps of training. Except for rounding, the
+# translations are those of greedy search. This helps requests of one sentence; in
+# large batches plain greedy search is faster.
 #
-# `translate` and `evaluate` cut `--batch-size` lines among the cores, at least
-# 16 lines for each, and translate the parts at the same time. On two cores this
-# gives 1.3 to 1.5 times as many tokens a second as one batch that uses both
-# cores.
+# `translate` and `evaluate` split `--batch-size` lines among the cores, at least
+# 16 lines for each, and translate the parts at the same time.
 #
 # ## CTranslate2
 #
 # This command writes the same weights for
 # [CTranslate2](https://github.com/OpenNMT/CTranslate2), which
-# `pip install '.[text,ctranslate2]'` brings; `--quantization` is optional:
+# `pip install '.[text,ctranslate2]'` brings; `--dtype` is optional:
 #
 # ```
-# keras-transformer export RUN FOLDER --format ctranslate2 --quantization int8
+# keras-transformer export RUN FOLDER --format ctranslate2 --dtype int8
 # ```
 #
 # The tests compare the probability of every token with that engine. CTranslate2

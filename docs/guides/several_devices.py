@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Several devices and machines
 #
-# The update is the same however the batch is cut. This guide trains three
-# times: on one device, on two, and on one device in two parts. The three losses
-# agree. No GPU is needed: the guide splits the processor into two devices, as
+# The update is the same however the batch is split. This guide trains on one
+# device, on two, and on one device in two parts, with equal losses. No GPU is
+# needed: the guide splits the processor into two devices, as
 # `examples/two_replicas.py` does.
 #
-# For GPUs, also install `pip install 'tensorflow[and-cuda]'`. TensorFlow then
-# finds them; nothing has to be configured. The tests have run on CPUs alone.
+# For GPUs, also run `pip install 'tensorflow[and-cuda]'`; nothing has to be
+# configured. The tests have run on CPUs alone.
 
 # %% tags=["remove-cell"]
 import os
@@ -66,12 +66,12 @@ for split, size in {"train": 500, "validation": 4}.items():
 # - for one GPU and for several (`MirroredStrategy`, chosen automatically);
 # - for several machines (`MultiWorkerMirroredStrategy`, when `TF_CONFIG` names
 #   them);
-# - for a batch that is cut into parts which follow one another
+# - for a batch whose parts are computed one after the other
 #   (`--gradient-accumulation-steps`, a field of `Recipe` too).
 #
-# `--global-clipnorm` clips the summed gradient. Only dropout differs: its mask
-# depends on the device, and on the row's position in that device's part of the
-# batch. The runs below have no dropout, so that you can compare them.
+# `--global-clipnorm` clips the summed gradient. Only dropout differs, because its
+# mask depends on the device and on the row's place there. The runs below have no
+# dropout.
 
 # %%
 STEPS = 6
@@ -134,8 +134,7 @@ plt.grid(alpha=0.3)
 plt.show()
 
 # %% [markdown]
-# The losses agree, except for rounding: a sum in another order may round
-# differently.
+# The losses agree, except for rounding.
 
 # %%
 for name, values in losses.items():
@@ -146,9 +145,8 @@ for name, values in losses.items():
 # %% [markdown]
 # ## Your own strategy
 #
-# `train(run)` chooses the strategy. `train(run, strategy=...)` takes one of
-# your own. `starts.jsonl` in the run's folder has the number of devices of each
-# start:
+# `train(run)` chooses the strategy; `train(run, strategy=...)` takes yours.
+# `starts.jsonl` in the run's folder has the number of devices of each start:
 
 # %%
 start = json.loads((folder / "two" / "starts.jsonl").read_text())
@@ -163,8 +161,8 @@ assert start["devices"] == 2
 # ## A batch that does not fit in memory
 #
 # With `gradient_accumulation_steps=4`, a device computes four parts of its
-# batch one after the other, adds their gradients, and makes one update. The
-# memory of the activations is that of one part.
+# batch one after the other, adds their gradients, and makes one update. It needs
+# the memory of one part.
 #
 # ```
 # keras-transformer train --corpus FOLDER --tokens-per-batch 25000 \
@@ -173,9 +171,9 @@ assert start["devices"] == 2
 #
 # ## Several machines
 #
-# Each machine is a worker, and each worker runs the same command. `TF_CONFIG`
-# names all workers and says which of them this one is. The tasks must be of
-# type `worker` only; the first of them is the chief.
+# Each machine is a worker and runs the same command. `TF_CONFIG` names all
+# workers, and which of them this one is. All tasks must be of type `worker`; the
+# first one is the chief.
 
 # %%
 workers = ["machine-0.example:2222", "machine-1.example:2222"]
@@ -191,13 +189,11 @@ for index in range(2):
 # keras-transformer train --resume --corpus FOLDER --out runs/NAME
 # ```
 #
-# - All workers must see the same folder of the run, on a file system that they
-#   share, and the corpus at the same path. The first worker starts the run and
-#   writes; the others wait for the folder.
+# - All workers must see the run's folder, on a shared file system, and the corpus
+#   at the same path. The first worker writes; the others wait for the folder.
 # - With `--resume`, the command starts the run or resumes it, so a worker that
-#   comes back can use the same command.
-# - All workers must resume from the same step; otherwise training ends with an
-#   error.
+#   comes back can use the same command. All workers must resume from the same
+#   step; otherwise training ends with an error.
 # - After SIGTERM on one worker, all of them stop after the same step, and the
 #   first one saves.
 # - In your own program, call
@@ -205,8 +201,8 @@ for index in range(2):
 #   TensorFlow does anything else, and pass the result to
 #   `train(run, strategy=…)`.
 #
-# The Job in `examples/kubernetes.yaml` trains on two machines in this way. To
-# repeat a run bit for bit, keep the number of devices; see
+# `examples/kubernetes.yaml` trains on two machines in this way. To repeat a run bit
+# for bit, keep the number of devices; see
 # [Stop, resume, repeat exactly](stop_and_resume.py).
 
 # %%

@@ -2,10 +2,10 @@
 # # Stop, resume, repeat exactly
 #
 # A run that is stopped and resumed ends bit for bit like one that was never
-# stopped. This guide shows it: it trains one run without a stop, stops a second
-# run by a signal, resumes that run, and compares the weights.
+# stopped. This guide trains one run without a stop, stops a second one with a
+# signal, resumes it, and compares the weights.
 #
-# The command that started a run also resumes it, with `--resume`. So does the
+# The command that started a run also resumes it, with `--resume`; so does the
 # short form:
 #
 # ```
@@ -53,9 +53,8 @@ for split, size in {"train": 500, "validation": 4}.items():
 # %% [markdown]
 # ## Train without a stop
 #
-# The run validates after step 4 and after step 8, and saves a checkpoint each
-# time. The model has dropout, so an exact repetition needs the same random
-# numbers, too.
+# The run validates after steps 4 and 8, and saves a checkpoint each time. The model
+# has dropout, so an exact repetition needs the same random numbers, too.
 
 # %%
 recipe = Recipe(
@@ -74,12 +73,11 @@ model = train(uninterrupted, 8)
 # %% [markdown]
 # ## Stop by a signal
 #
-# SIGTERM and Ctrl-C finish the step, save, and end the command with status 143
-# and 130. This also holds during a validation; the resumed run does that
-# validation first. In Python, `train` raises `TrainingInterrupted`.
+# On SIGTERM and Ctrl-C, the command finishes the step, saves, and ends with status
+# 143 and 130. A validation that was cut short comes first when the run resumes. In
+# Python, `train` raises `TrainingInterrupted`.
 #
-# This callback sends SIGTERM to its own process in step 6, as a scheduler might
-# do at any time.
+# This callback sends SIGTERM to its own process in step 6.
 
 
 # %%
@@ -118,9 +116,8 @@ resumed = open_run(folder / "stopped")
 model = train(resumed, 8)
 
 # %% [markdown]
-# A checkpoint is a NumPy archive. It has the weights, the state of the
-# optimizer and the state of the random generators. All arrays of the two runs
-# are equal, to the last bit:
+# A checkpoint is a NumPy archive with the weights and the states of the optimizer
+# and the random generators. All arrays of the two runs are equal, to the last bit:
 
 
 # %%
@@ -158,7 +155,7 @@ for path in sorted(resumed.folder.rglob("*")):
 # | `initial/` | the weights of the other run that it began with, if any |
 # | `teacher/` | the whole model of that run, with `--teacher-weight` |
 # | `MODEL_CARD.md` | the card of an imported model |
-# | `proposals-K.npz` | what `export --block-size K` has learned to propose |
+# | `draft-head-N.npz` | the draft head that `export --draft-tokens N` has trained |
 # | `checkpoints/step-*.npz` | all state after a step |
 # | `checkpoints/validated.json` | the best validation so far, after each validation |
 # | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices, steps |
@@ -174,15 +171,14 @@ for path in sorted(resumed.folder.rglob("*")):
 # - To train a run for longer, add `--steps N`. Later starts go on to N, too. A
 #   run that `--patience` has ended stays ended: name it as `--initial-run` of a
 #   new one.
-# - A run may be resumed from any folder. If its corpus was moved, name the new
-#   place by `--corpus`, at every start of `train`, `average` or `export`.
-# - A lock keeps a second process from training the same run.
+# - A run may be resumed from any folder. If its corpus was moved, give the new
+#   `--corpus` at every start of `train`, `average` or `export`.
 # - A loss or a weight that is not finite ends training before it is saved.
 #
 # ## When a resumed run differs
 #
-# A resumed run ends bit for bit like an uninterrupted one, on one CPU. On a GPU
-# it should with `--deterministic`; the tests have run on CPUs alone. If yours does not, compare the starts first:
+# Exact repetition was tested on CPUs; on a GPU, it needs `--deterministic`. If a
+# resumed run differs, compare the starts first:
 
 # %%
 starts = [
@@ -198,22 +194,21 @@ for name in starts[0].keys() - {"time"}:
 # | what differs | what to do |
 # |---|---|
 # | the versions of Keras, TensorFlow, NumPy or this package | install the versions of the first start |
-# | the processor | resume on the same kind; another processor may add numbers in another order |
-# | the cores or the environment, such as `TF_ENABLE_ONEDNN_OPTS` | use those of the first start; the command switches oneDNN on, `train` in Python does not |
+# | the processor | resume on the same kind; another one may add numbers in another order |
+# | the cores or the environment, such as `TF_ENABLE_ONEDNN_OPTS` | use those of the first start; the command turns oneDNN on, `train` in Python does not |
 # | the number of devices | use as many as before: each replica draws its own dropout |
 # | nothing, and it trains on a GPU | give `--deterministic` at every start, since it is not kept with the run; it is slower |
-# | a callback of your own has state | save it yourself; a checkpoint has none of it |
+# | your own callback has state | save it yourself; checkpoints do not have it |
 # | the recipe in `run.json` | the settings of the two runs were different from the beginning |
 #
 # The dtype policy cannot change: `auto` is decided when the run begins and kept
 # in `run.json`. The training data cannot change either: a run keeps its encoded
-# pairs in `data/`, and each start compares them with their checksums. If
-# `prepare` made the corpus, its folder is read instead of `data/`: keep it for
-# as long as the run.
+# pairs in `data/`, and each start verifies their checksums. If `prepare` made the
+# corpus, its folder is read instead of `data/`: keep it as long as the run.
 #
 # To find the first step that differs, start both runs anew with
 # `--validate-every 1 --keep-checkpoints 100`, and stop and resume one of them.
-# Then compare the arrays of each step (here, steps 4 and 8 were saved in both):
+# Then compare the arrays of each step:
 
 # %%
 for step in (4, 8):
@@ -223,22 +218,21 @@ for step in (4, 8):
     assert not differ
 
 # %% [markdown]
-# If arrays under `seeds/` differ first, look at dropout (`layers/dropout.py`) and
-# the number of devices. If the first step after the restart differs already, look
-# at what was restored: `state_of` in `training/checkpoints.py`, and
-# `training/progress.py`. Otherwise print the batch of that step in both runs; it
-# depends on the seed, the recipe and the step alone (`data/batches.py`, and with
-# BPE-dropout `data/bpe_dropout.py`). If the batches are equal, the computation
-# differs: `training/step.py`, `chunked_loss.py`, `adam.py`, and with several
-# devices `distribution.py`.
+# If arrays under `seeds/` differ first, look at dropout (`layers/normalization.py`)
+# and the number of devices. If the first step after the restart differs, look at
+# what was restored: `training/checkpoints.py` and `training/resume.py`. Otherwise
+# print the batch of that step in both runs; it depends on the seed, the recipe and
+# the step alone (`data/batches.py`, and with BPE-dropout `data/bpe_dropout.py`). If
+# the batches are equal, the computation differs: `training/step.py` and the modules
+# it uses.
 #
-# If all steps are equal, the difference was caused by stopping between two
-# validations. Repeat the test with the `--validate-every` of your run, stop at
-# the same step as before, and compare the checkpoints that both runs have.
+# If all steps are equal, stopping between two validations caused the difference.
+# Repeat the test with the `--validate-every` of your run, stop at the same step as
+# before, and compare the checkpoints that both runs have.
 #
-# In `log.jsonl` compare `val_loss`. The `loss` of an epoch that was interrupted
-# differs: it is the mean over the steps after the restart. `weights.npz` is chosen by BLEU on
-# the validation split, which may have changed.
+# In `log.jsonl` compare `val_loss`. The `loss` of an interrupted epoch differs: it is
+# the mean over the steps after the restart. BLEU on the validation split, which may
+# have changed, chooses `weights.npz`.
 #
 # A damaged file of the training data is named:
 

@@ -1,16 +1,16 @@
 # %% [markdown]
 # # Train on your own text
 #
-# This guide writes a small corpus to files, trains a translator on it, and
-# draws its curves. One command does the same:
+# This guide trains a translator on a small corpus and draws its curves. One
+# command does the same:
 #
 # ```
 # keras-transformer train --corpus FOLDER --source en --target de \
 #     --preset tiny --steps 20000 --out runs/NAME
 # ```
 #
-# On two cores that takes about two hours. Without `--steps` it is 100,000 steps;
-# `--patience 5` ends a training when BLEU has not risen for five validations.
+# On two cores that takes about two hours. The default is 100,000 steps;
+# `--patience 5` ends training when BLEU has not risen for five validations.
 
 # %% tags=["remove-cell"]
 import os
@@ -58,11 +58,10 @@ folder = pathlib.Path(temporary.name)
 #   `tfds:wmt14_translate/de-en`;
 # - `builtin`, sentences that a grammar in the package makes.
 #
-# A large corpus is cleaned and encoded once, by `keras-transformer prepare`; see
-# [Corpora of any size](../corpora.md).
+# For a large corpus, see [Corpora of any size](../corpora.md).
 #
-# Put your own text into a folder. Line 7 of `train.de` must be the translation
-# of line 7 of `train.en`. Here, the sentences come from the built-in grammar.
+# Put your text into a folder. Line 7 of `train.de` must be the translation of
+# line 7 of `train.en`. Here, the sentences come from the built-in grammar.
 
 # %%
 corpus = folder / "corpus"
@@ -82,10 +81,9 @@ print(pairs.target[0])
 #
 # A `Recipe` says how to train. `train_split`, `validation_split` and
 # `test_split` name the splits; the options are `--train`, `--validation` and
-# `--test`. With a test split, that split is translated and scored at the end.
-# The recipe below is small, so that this guide takes seconds. It takes a
-# vocabulary of 400 word pieces, where the default is 8000. A small text allows
-# fewer: the error then names the largest number.
+# `--test`. A test split is translated and scored at the end. This recipe takes
+# seconds. Its vocabulary has 400 word pieces; the default is 8000. If a text is too
+# small for a vocabulary, the error names the largest possible number.
 
 # %%
 STEPS = 300
@@ -103,9 +101,8 @@ recipe = Recipe(
 # %% [markdown]
 # The learning rate rises for `warmup_steps` steps and then falls with the
 # square root of the step (section 5.3). Its peak is `learning_rate_scale` /
-# √(d_model · warmup_steps). A small model has a high peak, so
-# `learning_rate_scale` below 1 may help. For a peak of 0.001 it is 0.001 ·
-# √(d_model · warmup_steps): 0.72 for `tiny` and 4000 steps. A run has no other
+# √(d_model · warmup_steps). A small model has a high peak, so a scale below 1 may
+# help: 0.72 gives a peak of 0.001 for `tiny` and 4000 steps. Runs have no other
 # schedule; `fit` takes any of Keras'.
 
 # %%
@@ -145,8 +142,8 @@ model = train(run, STEPS)
 
 # %% [markdown]
 # `training.png` in the run's folder shows the loss, the learning rate, and the
-# BLEU of greedy translations of the first 500 validation pairs. To see the curves while a run trains, call
-# `tensorboard --logdir runs`.
+# BLEU of greedy translations of the first 500 validation pairs. `tensorboard
+# --logdir runs` shows the curves while a run trains.
 
 # %%
 plt.figure(figsize=(6, 7.5), layout="constrained")
@@ -165,9 +162,8 @@ assert log[-1]["val_loss"] < log[0]["val_loss"]
 # %% [markdown]
 # ## What is in a run
 #
-# A run is a folder. It has the model's shape, the recipe, the vocabularies, the
-# checkpoints, `log.jsonl` and `training.png`, and in the end `weights.npz`.
-# [Stop, resume, repeat exactly](stop_and_resume.py) looks at the files.
+# A run is a folder; [Stop, resume, repeat exactly](stop_and_resume.py) explains its
+# files.
 
 # %%
 for path in sorted(run.folder.iterdir()):
@@ -195,12 +191,10 @@ assert start["dtype_policy"] == open_run(run.folder).recipe.dtype_policy
 # with the run's beam search: the newest checkpoint, the best one by validation
 # BLEU, and the average of the last ones (section 6.1). The best candidate
 # becomes `weights.npz`. `keras-transformer average runs/NAME --last 3` chooses
-# again, with an average of the last three. Training keeps five checkpoints. To
-# average more, say ten, train with `--keep-checkpoints 10`. `--patience N` ends training after N validations
-# without a better BLEU.
+# again, with an average of the last three. Training keeps five checkpoints; to
+# average ten, train with `--keep-checkpoints 10`.
 #
-# `train` returns the model with the chosen weights. `load_model` loads it
-# later.
+# `train` returns the model with the chosen weights; `load_model` loads it later.
 
 # %%
 loaded = load_model(open_run(run.folder))
@@ -211,8 +205,8 @@ for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
 # ## Translate and score
 #
 # `evaluate` translates a split and returns its BLEU. `Translator` translates
-# any text. After so few steps the model knows common words and no sentence;
-# `make demo` trains one that scores BLEU 99 in a few minutes.
+# any text. After so few steps the model knows only common words; `make demo` trains
+# one that scores BLEU 99 in a few minutes.
 
 # %%
 result = evaluate(run, model, "test")
@@ -228,21 +222,18 @@ assert len(translations) == len(lines)
 # %% [markdown]
 # ## Fine-tune
 #
-# To fine-tune, begin with the vocabulary and the weights of another run:
-# `--initial-run runs/OTHER`, or `initial_run` of a `Recipe`. This trains all
-# weights. The optimizer, the number of steps and the learning rate begin anew, so
-# give a low rate, such as `--learning-rate-scale 0.1`. The vocabulary cannot
-# change. The new model may have more or fewer layers, such as
-# `--num-decoder-layers 1` for fast translation. Its first layers start with the
-# weights of the first layers of the other run; additional layers start at random.
-# With `--lora-rank 8`, it trains a small addition to each matrix
-# (LoRA) and nothing else: checkpoints and the optimizer's memory are then a small
-# part of what they are otherwise. The number of layers then has to stay. The result is exported like any other run.
+# `--initial-run runs/OTHER`, or `initial_run` of a `Recipe`, begins with the
+# vocabulary and the weights of another run. Optimizer, steps and learning rate
+# begin anew, so give a low rate, such as `--learning-rate-scale 0.1`. The new model
+# may have more or fewer layers, such as `--num-decoder-layers 1` for fast
+# translation: the first layers take over weights, additional ones start at random.
+# `--lora-rank 8` trains only a small addition to each matrix (LoRA), with as many
+# layers: checkpoints and the optimizer's memory become much smaller.
 #
-# A model of few layers can learn from one of many. With `--teacher-weight 0.5`, half of
-# each target is the distribution that the initial run predicts there, and half is the
-# label. `examples/distillation.py` does this, after it has translated the training
-# sources by the initial run.
+# A model of few layers can learn from one of many. With `--teacher-weight 0.5`, half
+# of each target is the distribution that the initial run predicts, and half is the
+# label. `examples/distillation.py` does this, on the initial run's translations of
+# the training sources.
 #
 # Next: [stop and resume a run](stop_and_resume.py),
 # [train on several devices](several_devices.py), or
