@@ -8,8 +8,8 @@ import importlib.resources
 import json
 import pathlib
 
-from keras_transformer.serve.errors import ServingError
-from keras_transformer.serve.models import Models
+from keras_transformer.serve.errors import ServingError, invalid, quoted
+from keras_transformer.serve.model_registry import ModelRegistry
 from keras_transformer.serve.rest import JSON, Answer
 
 FOLDER = importlib.resources.files("keras_transformer.serve") / "page"
@@ -29,7 +29,9 @@ POLICY = (
 )
 
 
-async def answer(method: str, path: str, body: bytes, models: Models) -> Answer:
+async def answer(
+    method: str, path: str, body: bytes, models: ModelRegistry
+) -> Answer:
     """Returns a file of the page, or the answer to one of its requests.
 
     Raises:
@@ -51,9 +53,11 @@ async def answer(method: str, path: str, body: bytes, models: Models) -> Answer:
     known = {*FILES, "/api/models", "/api/split"}
     if path in known:
         raise ServingError(
-            "UNIMPLEMENTED", f"No method {method} for {path}.", http_status=405
+            "UNIMPLEMENTED",
+            f"No method {quoted(method)} for {path}.",
+            http_status=405,
         )
-    raise ServingError("NOT_FOUND", f"Nothing is served at {path}.")
+    raise ServingError("NOT_FOUND", f"Nothing is served at {quoted(path)}.")
 
 
 def _models(models):
@@ -90,9 +94,8 @@ def _split(body):
         if not (isinstance(text, str) and isinstance(language, str)):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ServingError(
-            "INVALID_ARGUMENT",
-            'Expected a body such as {"text": "Yes. No.", "language": "en"}.',
+        raise invalid(
+            'Expected a body such as {"text": "Yes. No.", "language": "en"}.'
         ) from None
     split = split_sentences(text, language)
     return {"sentences": split.sentences, "separators": split.separators}
