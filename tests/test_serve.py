@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import types
 from unittest import mock
 
 import numpy as np
@@ -25,7 +24,6 @@ from keras_transformer.serve.errors import ProcessEndedError, ServingError
 from keras_transformer.serve.http_app import Application
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_config import (
-    ModelConfig,
     config_of_path,
     read_config_file,
 )
@@ -371,72 +369,6 @@ def test_a_version_ends_when_nobody_waits_for_it(exported):
     assert engine.batches == ["stopped"]
 
 
-def test_an_older_version_is_served_if_newer_ones_are_damaged(tmp_path):
-    broken = {2, 3}
-    for number in (1, 2, 3):
-        (tmp_path / f"{number}").mkdir()
-        (tmp_path / f"{number}" / "saved_model.pb").touch()
-
-    class Stopping:
-        async def stop(self):
-            pass
-
-    async def start_version(name, path):
-        if int(path.name) in broken:
-            raise ValueError("damaged")
-        return Stopping()
-
-    async def states(models):
-        await models.update()
-        return {s.version: s.state for s in models.statuses("demo")}
-
-    async def use():
-        config = ModelConfig("demo", tmp_path)
-        models = ModelRegistry(lambda: [config], start_version, 1.0)
-        end = {2: "END", 3: "END"}
-        for _ in range(2):
-            assert await states(models) == {1: "AVAILABLE", **end}
-        broken.remove(3)
-        (tmp_path / "3" / "again").touch()
-        assert await states(models) == {
-            1: "UNLOADING",
-            2: "END",
-            3: "AVAILABLE",
-        }
-        await models.stop()
-        # A version that was asked for is not replaced by another.
-        config = ModelConfig("demo", tmp_path, versions=[2])
-        models = ModelRegistry(lambda: [config], start_version, 1.0)
-        assert await states(models) == {2: "END"}
-
-    asyncio.run(use())
-
-
-def test_a_server_is_ready_while_each_of_its_versions_runs(tmp_path):
-    for number in (3, 4):
-        (tmp_path / f"{number}").mkdir()
-        (tmp_path / f"{number}" / "saved_model.pb").touch()
-    served = {}
-
-    async def start_version(name, path):
-        running = types.SimpleNamespace(is_running=True)
-        return served.setdefault(int(path.name), running)
-
-    async def use():
-        config = ModelConfig("demo", tmp_path, versions=[3, 4])
-        models = ModelRegistry(lambda: [config], start_version, 1.0)
-        assert not models.are_ready
-        await models.update()
-        assert models.are_ready
-        for version in served.values():
-            version.is_running = False
-            assert not models.are_ready
-            version.is_running = True
-        assert models.are_ready
-
-    asyncio.run(use())
-
-
 def test_pages_of_other_sites_may_send_a_token(exported):
     def ask(method, path, token="secret", **settings):
         """Returns status and headers of an answer."""
@@ -566,9 +498,12 @@ def start_server(**settings):
 
 def make_certificate(folder, name):
     files = folder / f"{name}.pem", folder / f"{name}_key.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost"
+    command = "openssl req -x509 -nodes -subj /CN=localhost -newkey ec -pkeyopt"
     subprocess.run(
-        [*command.split(), "-out", files[0], "-keyout", files[1]],
+        [
+            *(*command.split(), "ec_paramgen_curve:prime256v1"),
+            *("-out", files[0], "-keyout", files[1]),
+        ],
         check=True,
         capture_output=True,
     )

@@ -77,6 +77,51 @@ def unreadable(monkeypatch):
     return folders
 
 
+def test_an_older_version_is_served_if_newer_ones_are_damaged(tmp_path):
+    make_versions(tmp_path, 1, 2, 3)
+    damaged = {tmp_path / "2", tmp_path / "3"}
+
+    async def states(models):
+        await models.update()
+        return {s.version: s.state for s in models.statuses("demo")}
+
+    async def use(models):
+        end = {2: "END", 3: "END"}
+        for _ in range(2):
+            assert await states(models) == {1: "AVAILABLE", **end}
+        damaged.remove(tmp_path / "3")
+        (tmp_path / "3" / "again").touch()
+        assert await states(models) == {
+            1: "UNLOADING",
+            2: "END",
+            3: "AVAILABLE",
+        }
+        await models.stop()
+
+    async def use_2(models):
+        assert await states(models) == {2: "END"}
+
+    follow([ModelConfig("demo", tmp_path)], use, damaged)
+    # A version that was asked for is not replaced by another.
+    follow([ModelConfig("demo", tmp_path, versions=[2])], use_2, damaged)
+
+
+def test_a_server_is_ready_while_each_of_its_versions_runs(tmp_path):
+    make_versions(tmp_path, 3, 4)
+
+    async def use(models):
+        assert not models.are_ready
+        await models.update()
+        assert models.are_ready
+        for number in (3, 4):
+            models.find("demo", number).is_running = False
+            assert not models.are_ready
+            models.find("demo", number).is_running = True
+        assert models.are_ready
+
+    follow([ModelConfig("demo", tmp_path, versions=[3, 4])], use)
+
+
 def test_a_version_that_cannot_be_read_is_passed_over(tmp_path, unreadable):
     make_versions(tmp_path, 1, 2)
     unreadable.add(tmp_path / "2")
