@@ -101,6 +101,8 @@ PATHS += [
 ]
 PATHS += [
     Row("HEAD /v1/models/demo", 400),  # over HTTP there is no body
+    # The body is read before the model is looked for.
+    Row("POST /v1/models/nope:predict", 400, body=b"{", served=True),
     Row("POST /v1/models/demo/labels/nope:predict", 400, served=True),
     Row("POST /v1/models/demo:classify", 501, body=b"{}", served=True),
     Row("POST /v1/models/demo:regress", 501, body=b"{", served=True),

@@ -16,6 +16,7 @@ from tensorflow.core.framework import types_pb2
 from keras_transformer.serve import rest
 from keras_transformer.serve.errors import ServingError, quoted
 from keras_transformer.serve.rest_json import (
+    parse_object,
     read_predict_request,
     write_predictions,
 )
@@ -106,7 +107,7 @@ STRINGS = arrays.arrays(
 
 def read(document, signature_name):
     body = json.dumps({"signature_name": signature_name, **document}).encode()
-    return read_predict_request(body, TYPES).inputs
+    return read_predict_request(parse_object(body), TYPES).inputs
 
 
 EXTREMES = [3.4028235e38, 1e-45, 0.1, np.nan, -np.inf, -0.0]
@@ -213,7 +214,7 @@ PIECES = some.lists(
 @hypothesis.given(some.one_of(some.binary(), DOCUMENTS, PIECES))
 def test_any_body_is_read_or_refused(body):
     with contextlib.suppress(ServingError):
-        read_predict_request(body, TYPES)
+        read_predict_request(parse_object(body), TYPES)
 
 
 def test_a_signature_says_what_a_call_may_give_and_ask():

@@ -14,6 +14,7 @@ from keras_transformer.serve.model_registry import (
     status_response,
 )
 from keras_transformer.serve.rest_json import (
+    parse_object,
     read_predict_request,
     write_predictions,
 )
@@ -86,8 +87,7 @@ async def answer(
                 "UNIMPLEMENTED",
                 f"No model has a signature to {called} with. Use `predict`.",
             )
-        served = models.find(*_target(*target))
-        content = await _predict(served, body, timeout)
+        content = await _predict(models, _target(*target), body, timeout)
     elif method == "GET" and (match := _GET_PATH.fullmatch(path)):
         *target, called = match.groups()
         content = _describe(models, _target(*target), called)
@@ -118,13 +118,13 @@ def _target(name, version, label):
     return urllib.parse.unquote(name), number, label
 
 
-async def _predict(served, body, timeout):
+async def _predict(models, target, body, timeout):
     """Returns the body of the answer to a request for predictions."""
+    is_small = len(body) < MOST_TO_READ_AT_ONCE
+    document = await _call(is_small, parse_object, body)
+    served = models.find(*target)
     request = await _call(
-        len(body) < MOST_TO_READ_AT_ONCE,
-        read_predict_request,
-        body,
-        served.signatures,
+        is_small, read_predict_request, document, served.signatures
     )
     name = request.signature_name
     check_shapes(served.signatures[name], request.inputs)

@@ -42,8 +42,38 @@ class PredictRequest:
     inputs: dict[str, np.ndarray]
 
 
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Returns the object of JSON that a body holds.
+
+    Args:
+        body: the document, in UTF-8. What follows it is ignored.
+
+    Raises:
+        ServingError: `INVALID_ARGUMENT` if there is none.
+    """
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_object, parse_float=_finite_float
+    )
+    try:
+        text = body.decode("utf-8-sig").lstrip(" \t\n\r")
+        document, _ = decoder.raw_decode(text)
+    except UnicodeDecodeError as error:
+        raise invalid(f"The body is no UTF-8: {error}.") from None
+    except json.JSONDecodeError as error:
+        raise invalid(f"The body is no JSON: {error}.") from None
+    except RecursionError:
+        raise invalid("The body is nested too deeply.") from None
+    except ValueError:  # of `int`, which reads 4,300 digits at most
+        raise invalid("A number in the body has too many digits.") from None
+    if not isinstance(document, dict):
+        raise invalid(
+            f"The body must be an object of JSON. Received: {quoted(document)}."
+        )
+    return document
+
+
 def read_predict_request(
-    body: bytes, signatures: Mapping[str, Any]
+    document: dict[str, Any], signatures: Mapping[str, Any]
 ) -> PredictRequest:
     """Reads a request for predictions.
 
@@ -51,13 +81,12 @@ def read_predict_request(
     API of TensorFlow Serving does not look at the defaults.
 
     Args:
-        body: the JSON document, in UTF-8. What follows it is ignored.
+        document: the body of the request, as `parse_object` returns it.
         signatures: `SignatureDef` messages by name.
 
     Raises:
-        ServingError: if it is malformed, or does not fit its signature.
+        ServingError: if it does not fit a signature.
     """
-    document = _parse(body)
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid(
@@ -82,29 +111,6 @@ def read_predict_request(
         for key, value in columns.items()
     }
     return PredictRequest(name, is_row_form, arrays)
-
-
-def _parse(body):
-    """Returns the object that a body holds."""
-    decoder = json.JSONDecoder(
-        object_pairs_hook=_object, parse_float=_finite_float
-    )
-    try:
-        text = body.decode("utf-8-sig").lstrip(" \t\n\r")
-        document, _ = decoder.raw_decode(text)
-    except UnicodeDecodeError as error:
-        raise invalid(f"The body is no UTF-8: {error}.") from None
-    except json.JSONDecodeError as error:
-        raise invalid(f"The body is no JSON: {error}.") from None
-    except RecursionError:
-        raise invalid("The body is nested too deeply.") from None
-    except ValueError:  # of `int`, which reads 4,300 digits at most
-        raise invalid("A number in the body has too many digits.") from None
-    if not isinstance(document, dict):
-        raise invalid(
-            f"The body must be an object of JSON. Received: {quoted(document)}."
-        )
-    return document
 
 
 def _object(pairs):

@@ -11,6 +11,7 @@ import pathlib
 from keras_transformer.serve.errors import ServingError, invalid, quoted
 from keras_transformer.serve.model_registry import ModelRegistry
 from keras_transformer.serve.rest import JSON, Answer
+from keras_transformer.serve.rest_json import parse_object
 
 FOLDER = importlib.resources.files("keras_transformer.serve") / "page"
 TYPES = {
@@ -88,15 +89,12 @@ def _split(body):
     """Splits a document into sentences and what is between them."""
     from keras_transformer.inference.sentences import split_sentences
 
-    try:
-        request = json.loads(body)
-        text, language = request["text"], request["language"]
-        if not (isinstance(text, str) and isinstance(language, str)):
-            raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError):
+    request = parse_object(body)
+    text, language = request.get("text"), request.get("language")
+    if not (isinstance(text, str) and isinstance(language, str)):
         raise invalid(
             'Expected a body such as {"text": "Yes. No.", "language": "en"}.'
-        ) from None
+        )
     split = split_sentences(text, language)
     return {"sentences": split.sentences, "separators": split.separators}
 
