@@ -22,17 +22,14 @@ import numpy as np
 import ovmsclient
 import pytest
 import tensorflow as tf
-from serve_predict_requests import PREDICT_ROWS
-from serve_requests import ROWS
+from serve_requests import ROWS, check_answer
 from serving import Load, Server, translations, wait_until
 from tensorflow_serving.apis import (
-    classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
-    regression_pb2,
 )
 
 TEXTS = [
@@ -42,7 +39,7 @@ TEXTS = [
     "Yes.",
     "",
 ]
-SERVED = [row for row in (*ROWS, *PREDICT_ROWS) if row.served]
+SERVED = [row for row in ROWS if row.served]
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +71,7 @@ def test_the_table_of_requests_holds_by_http(server, row):
     if not path.isascii() or set(path) & set(" \r\n\0"):
         path = path.encode("latin-1", "replace").decode("latin-1")
     status, _, body = server.request(method, path, row.body, headers)
-    assert status == row.status
-    if isinstance(row.answer, re.Pattern):
-        text = body if isinstance(row.answer.pattern, bytes) else body.decode()
-        assert row.answer.fullmatch(text)
-    else:
-        assert body == row.answer
+    check_answer(row, status, body)
 
 
 def test_a_request_may_name_its_host_or_ask_for_a_web_socket(server):
@@ -142,12 +134,12 @@ def test_the_official_grpc_stubs(server, expected):
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ({"name": "other"}, "NOT_FOUND", r"Servable not found .*Latest\(other"),
-        ({"version": 7}, "NOT_FOUND", r"Specific\(demo, 7\)"),
-        ({"version_label": "x"}, "INVALID_ARGUMENT", "Unrecognized servable"),
-        ({"signature_name": "x"}, "FAILED_PRECONDITION", 'key "x" not found'),
-        ({"dtype": tf.int32}, "INVALID_ARGUMENT", "to be string but int32"),
-        ({"input": "txt"}, "INVALID_ARGUMENT", "alias not found .* txt"),
+        ({"name": "other"}, "NOT_FOUND", '"other" is not served'),
+        ({"version": 7}, "NOT_FOUND", 'Version 7 of model "demo"'),
+        ({"version_label": "x"}, "INVALID_ARGUMENT", 'label "x"'),
+        ({"signature_name": "x"}, "FAILED_PRECONDITION", 'Received: .*"x"'),
+        ({"dtype": tf.int32}, "INVALID_ARGUMENT", "string. Received: int32"),
+        ({"input": "txt"}, "INVALID_ARGUMENT", r'Received: \["txt"\]'),
         ({"timeout": 0.0001}, "DEADLINE_EXCEEDED", ""),
     ],
     ids=lambda value: str(value)[:30],
@@ -170,24 +162,6 @@ def test_errors_by_grpc(server, change, code, message):
             stub.Predict(request, timeout=change.get("timeout", 60))
     assert caught.value.code().name == code
     assert re.search(message, caught.value.details())
-
-
-def test_calls_to_classify_and_regress_are_refused(server):
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        classification = classification_pb2.ClassificationRequest()
-        for call, request, message in (
-            (stub.Classify, classification, "one or two output Tensors, found"),
-            (
-                stub.Regress,
-                regression_pb2.RegressionRequest(),
-                "Expected one output Tensor",
-            ),
-        ):
-            request.model_spec.name = "demo"
-            with pytest.raises(grpc.RpcError, match=message) as caught:
-                call(request, timeout=60)
-            assert caught.value.code().name == "INVALID_ARGUMENT"
 
 
 def test_ovmsclient_by_grpc_and_by_rest(server, expected):
@@ -308,11 +282,12 @@ def test_compressed_bodies_and_limits(server, expected):
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\n"
         client.sendall(f"{head}Content-Length: 50000000\r\n\r\n".encode())
         assert client.recv(100).startswith(b"HTTP/1.1 413")
-    most = json.dumps({"instances": ["a", "b"] * 5_000})
-    status, _, answer = server.request("POST", path, most)
+    # More than may wait, which is accepted while nothing waits.
+    large = json.dumps({"instances": ["a", "b"] * 1_250})
+    status, _, answer = server.request("POST", path, large)
     assert status == 200
     found = [row["translation"] for row in json.loads(answer)["predictions"]]
-    assert found == server.translate("a", "b") * 5_000
+    assert found == server.translate("a", "b") * 1_250
     many = json.dumps({"instances": ["a"] * 10_001})
     status, _, answer = server.request("POST", path, many)
     assert status == 400
@@ -351,22 +326,13 @@ def malformed_bodies(count):
     """Yields bodies that are broken in many ways, and some that are not."""
     draw = random.Random(7)
     good = json.dumps({"instances": [{"text": "Yes."}], "signature_name": ""})
-    values = [
-        "NaN", "-Infinity", "1e999", "null", "true", "[]", "{}", '"x"', "1.0",
-        "[[[]]]", '{"b64": "%%%"}', '{"b64": "/w=="}', '"\\ud800"', "[" * 3000,
-        "-", '{"text": 1}', '[{"text": "a"}, "b"]', '["a", ["b"]]', "9" * 400,
-    ]  # fmt: skip
     for i in range(count):
-        kind = i % 4
-        if kind == 0:  # a cut or changed document
+        if i % 2:  # a cut or changed document
             text = bytearray(good.encode())
             for _ in range(draw.randint(1, 4)):
                 text[draw.randrange(len(text))] = draw.randrange(256)
             yield bytes(text[: draw.randint(0, len(text))])
-        elif kind == 1:
-            key = draw.choice(["instances", "inputs", "signature_name", "x"])
-            yield f'{{"{key}": {draw.choice(values)}}}'.encode()
-        elif kind == 2:
+        else:  # values of any dtype and shape, which the graph may refuse
             name = draw.choice(["n_best", "score", "explain", "nothing"])
             inputs = {
                 key: draw.choice([["a"], "a", 1, [1.5], None, -1, []])
@@ -375,11 +341,8 @@ def malformed_bodies(count):
                     draw.randint(0, 5),
                 )
             }
-            yield json.dumps(
-                {"signature_name": name, "inputs": inputs}
-            ).encode()
-        else:
-            yield bytes(draw.randrange(256) for _ in range(draw.randint(0, 60)))
+            document = {"signature_name": name, "inputs": inputs}
+            yield json.dumps(document).encode()
 
 
 def test_malformed_bodies_get_an_answer(server, expected):
@@ -389,7 +352,7 @@ def test_malformed_bodies_get_an_answer(server, expected):
         return server.request("POST", path, body)
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for status, _, body in pool.map(answer, malformed_bodies(2000)):
+        for status, _, body in pool.map(answer, malformed_bodies(1000)):
             assert status == 200 or 400 <= status < 500, body
             assert isinstance(json.loads(body), dict)
     assert server.translate(TEXTS[0]) == [expected[TEXTS[0]]]

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from keras_transformer.serve.errors import no_label, no_servable, no_status
-from keras_transformer.serve.served import VersionStatus
+from keras_transformer.serve.errors import no_label, not_served
+from keras_transformer.serve.model_registry import VersionStatus
 
 PREDICT = "tensorflow/serving/predict"
 
@@ -84,6 +84,7 @@ DTYPES = [
     "int64",
     "uint64",
     "bool",
+    "complex64",
     "string",
 ]
 ECHOES = {
@@ -112,9 +113,6 @@ TYPES = {
     "scalar": signature(X, _shapes(y=("float32", []))),
     "uneven": signature(X, _shapes(y=("float32", None), z=("int32", None))),
     "empty": signature(X, _shapes(y=("float32", None), z=("int32", None))),
-    "classes": signature(
-        _shapes(inputs=("string", None)), _shapes(classes=("string", None))
-    ),
 }
 
 
@@ -165,7 +163,7 @@ def _types(name, x):
     return {"y": x}
 
 
-class Version:
+class FakeModel:
     """A version whose signatures are computed in NumPy."""
 
     metadata: dict = {}
@@ -180,7 +178,7 @@ class Version:
         return self.compute(signature_name, inputs)
 
 
-class Models:
+class FakeRegistry:
     """Three models: as ours, as TensorFlow Serving's tests have, and others."""
 
     labels = {("half", "stable"): 123, ("demo", "stable"): 1}
@@ -188,10 +186,10 @@ class Models:
     def __init__(self):
         half = {"serving_default": signature(X, _shapes(y=("float32", None)))}
         versions = [
-            Version("demo", 1, DEMO, _demo),
-            Version("half", 123, half, lambda _, x: {"y": x["x"] / 2 + 2}),
-            Version("types", 7, TYPES, _types),
-            Version("a/b:ü", 1, half, lambda _, x: {"y": x["x"]}),
+            FakeModel("demo", 1, DEMO, _demo),
+            FakeModel("half", 123, half, lambda _, x: {"y": x["x"] / 2 + 2}),
+            FakeModel("types", 7, TYPES, _types),
+            FakeModel("a/b:ü", 1, half, lambda _, x: {"y": x["x"]}),
         ]
         self.versions = {(x.name, x.number): x for x in versions}
 
@@ -210,7 +208,7 @@ class Models:
             if key[0] == name and version in (None, key[1])
         ]
         if not found:
-            raise no_servable(name, version)
+            raise not_served(name, version)
         return found[-1]
 
     def statuses(self, name, version=None, label=None):
@@ -222,5 +220,5 @@ class Models:
             known.append(VersionStatus(122, "END", "UNKNOWN", 'no "graph"\n'))
         found = [x for x in known if version in (None, x.version)]
         if not found:
-            raise no_status(name, version)
+            raise not_served(name, version)
         return found

@@ -1,331 +1,358 @@
 """Requests to TensorFlow Serving's REST API, and its answers: plain data.
 
-Each row names the file of TensorFlow Serving that has the rule. Rows with
-`served=True` hold for every export of this package that is served as `demo`,
-version 1; what depends on the model is a pattern there. The other rows need the
-models of `serve_fakes.py`.
+The rules are in TensorFlow Serving's `http_rest_api_handler.cc`,
+`http_rest_api_util.cc`, `http_server.cc` and `json_tensor.cc`. Values count,
+not white space nor the words of errors. The models are those of
+`serve_fakes.py`; rows with `served=True` also hold for every export of this
+package that is served as `demo`, version 1.
 """
 
 import json
-import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-UTIL = "model_servers/http_rest_api_util.cc"
-HANDLER = "model_servers/http_rest_api_handler.cc"
-SERVER = "model_servers/http_server.cc"
-CORE = "model_servers/server_core.cc"
-MANAGER = "core/basic_manager.cc"
-STATUS = "model_servers/get_model_status_impl.cc"
-CLASSIFIER = "servables/tensorflow/classifier.cc"
-REGRESSOR = "servables/tensorflow/regressor.cc"
-JSON = "util/json_tensor.cc"
-RAPIDJSON = "rapidjson 1.1.0, reader.h"
+INF, NAN = float("inf"), float("nan")
 
 
 class Row(NamedTuple):
     """A request and its answer.
 
     Args:
-        source: the file of TensorFlow Serving that says so.
         request: method and path.
-        body: body of the request.
         status: status of the answer.
-        answer: body of the answer; a pattern if it depends on the model.
+        answer: value of the answer, with types where values depend on the
+            model, as `matches` compares it; `None` for an error or no body.
+        body: body of the request.
         served: whether it holds for every export of this package.
         origin: the header `Origin`.
     """
 
-    source: str
     request: str
-    body: bytes
     status: int
-    answer: bytes | re.Pattern
+    answer: Any = None
+    body: bytes = b""
     served: bool = False
     origin: str = ""
 
 
-def error(message: str) -> bytes:
-    text = json.dumps(message, ensure_ascii=False)
-    return f'{{\n    "error": {text}\n}}'.encode()
+def matches(found: Any, expected: Any) -> bool:
+    """Returns whether a value of JSON is as expected."""
+    if isinstance(expected, type):
+        return isinstance(found, expected)
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            matches(found[key], value) for key, value in expected.items()
+        )
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(
+            map(matches, found, expected)
+        )
+    return repr(found) == repr(expected)  # NaN, and 1 is not 1.0
 
 
-def predict(body: str, model: str = "demo") -> tuple[str, bytes]:
-    return f"POST /v1/models/{model}:predict", body.encode()
+def predict(body: str | bytes, model: str = "demo") -> dict[str, Any]:
+    body = body.encode() if isinstance(body, str) else body
+    path = f"POST /v1/models/{model}:predict"
+    return {"request": path, "body": body, "served": model == "demo"}
 
 
-def failed(source, body, message, status=400, model="demo", served=None):
-    served = model == "demo" if served is None else served
-    return Row(source, *predict(body, model), status, error(message), served)
+MALFORMED = """
+GET /v1/foo
+POST /v1/foo
+POST /v1/models
+GET /v1/models/
+GET /v1/models/demo/
+GET /v1/models/demo:predict
+GET /v1/models/debug/model_name
+GET /v1/models/foo/version/50:predict
+POST /v1/models/foo/version/50:regress
+POST /v1/models/foo/versions/HELLO:regress
+POST /v1/models/foo/label/some_label:regress
+POST /v1/models/foo/metadata
+POST /v1/models/foo/versions/50/labels/some_label:regress
+GET /v1/models/foo/versions/50/labels/some_label
+POST /v1/models/demo:translate
+POST /v1/models/demo:predict/
+PUT /v1/models/demo:predict
+DELETE /v1/models/demo
+POST /v1/models/demo:PREDICT
+GET /v1/models
+GET /v1/models/versions/1
+GET /v1/models/labels/x/metadata
+GET /v1/models/foo/versions/9223372036854775808
+POST /v1/models/foo/versions/18446744073709551615:predict
+GET /v1/models/demo/labels/no%2Dpe/metadata
+""".strip().splitlines()
+NOT_FOUND = """
+GET /v1/models/metadata
+GET /v1/models/demo/versions/9223372036854775807
+GET /v1/models/demo/versions/7
+GET /v1/models/nope
+GET /v1/models/nope/metadata
+GET /v1/models/%zz+%41%00
+GET /v1/models/%ff%22
+POST /v1/models/nope:predict
+POST /v1/models/demo/versions/7:predict
+POST /v1/models/nope/versions/50:predict
+""".strip().splitlines()
+PATHS = [Row(request, 400, served=True) for request in MALFORMED]
+PATHS += [
+    Row(request, 404, body=b'{"instances": ["x"]}', served=True)
+    for request in NOT_FOUND
+]
+PATHS += [
+    Row("HEAD /v1/models/demo", 400),  # over HTTP there is no body
+    # The body is read before the model is looked for.
+    Row("POST /v1/models/nope:predict", 400, body=b"{", served=True),
+    Row("POST /v1/models/demo/labels/nope:predict", 400, served=True),
+    Row("POST /v1/models/demo:classify", 501, body=b"{}", served=True),
+    Row("POST /v1/models/demo:regress", 501, body=b"{", served=True),
+    Row("OPTIONS /v1/models/demo:predict", 400, served=True),
+    Row("OPTIONS /v1/models/demo:predict", 400, served=True, origin="null"),
+    Row("OPTIONS /v1/x", 200, served=True, origin="http://example.com"),
+]  # fmt: skip
 
 
-def malformed(request, source=HANDLER):
-    return Row(
-        source,
-        request,
-        b"{}",
-        400,
-        error(f"Malformed request: {request}"),
-        True,
+def status(version, state="AVAILABLE", code="OK", message=""):
+    error = {"error_code": code, "error_message": message}
+    return {"version": version, "state": state, "status": error}
+
+
+def float_tensor(name):
+    shape = {"dim": [], "unknown_rank": True}
+    return {"name": name, "dtype": "DT_FLOAT", "tensor_shape": shape}
+
+
+DEMO = {"model_version_status": [status("1")]}
+HALF = {
+    "model_version_status": [
+        status("123"),
+        status("122", "END", "UNKNOWN", 'no "graph"\n'),
+    ]
+}
+HALF_SIGNATURE = {
+    "inputs": {"x": float_tensor("input_x:0")},
+    "outputs": {"y": float_tensor("output_y:0")},
+    "method_name": "tensorflow/serving/predict",
+    "defaults": {},
+}
+HALF_METADATA = {
+    "model_spec": {"name": "half", "version": "123", "signature_name": ""},
+    "metadata": {
+        "signature_def": {"signature_def": {"serving_default": HALF_SIGNATURE}}
+    },
+}
+DEMO_METADATA = {
+    "model_spec": {"name": "demo", "version": "1", "signature_name": ""},
+    "metadata": {"signature_def": {"signature_def": dict}},
+}
+DESCRIPTIONS = [
+    Row("GET /v1/models/demo", 200, DEMO, served=True),
+    Row("GET /v1/models/demo/versions/1", 200, DEMO, served=True),
+    Row("GET /V1/Models/demo/Versions/01", 200, DEMO, served=True),
+    Row("GET /v1/models/%64em%6F", 200, DEMO, served=True),
+    Row("GET /v1/models/demo?verbose=1", 200, DEMO, served=True),
+    Row("GET /v1/models/demo/METADATA", 200, DEMO, served=True),
+    Row("GET /v1/models/demo/metadata", 200, DEMO_METADATA, served=True),
+    Row("GET /v1/models/demo/labels/stable", 200, DEMO),
+    Row("GET /v1/models/a%2Fb%3A%C3%BC", 200, DEMO),
+    Row("GET /v1/models/half", 200, HALF),
+    Row("GET /v1/models/half/metadata", 200, HALF_METADATA),
+    Row("GET /v1/models/half/versions/123/metadata", 200, HALF_METADATA),
+    Row("GET /v1/models/half/labels/stable/metadata", 200, HALF_METADATA),
+]
+
+DOCUMENTS = r"""
+instances = [1, 2]
+{
+{"a": nul}
+{"a": "\x"}
+[1, 2]
+NaN
+{}
+{"inputs": "a\ud800"}
+{"inputs": [{"b64": "YQ="}]}
+{"inputs": [{"b64": "a-_b"}]}
+{"inputs": [{"b64": "é"}]}
+{"inputs": {"text": {"b64": 1}}}
+{"inputs": {"text": [{"b64": "YQ==", "x": 1}]}}
+{"inputs": {"text": 1.0}}
+{"inputs": ["x", ["y"]]}
+{"inputs": {"text": [[], ["y"]]}}
+{"inputs": "x"}
+{"inputs": "x", "inputs": "x"}
+{"inputs": {"text": ["x"], "text": ["x"]}}
+{"instances": ["x"], "inputs": ["x"]}
+{"instances": {"text": "x"}}
+{"instances": []}
+{"instances": ["x", 1]}
+{"instances": [null]}
+{"instances": [{"text": true}]}
+{"instances": ["x", ["x"]]}
+{"instances": [["x", "y"], ["x"]]}
+{"instances": [["x", "y"], [["x", "y"]]]}
+{"instances": [["x", ["y"]]]}
+{"instances": [[["x"], "y"]]}
+{"instances": [[["x"], ["y", "z"]]]}
+{"instances": [["x", "y"]]}
+{"instances": [{"text": "x"}, "y"]}
+{"instances": ["x", {"text": "y"}]}
+{"instances": [{"text": "x", "b": 1}]}
+{"instances": [{}]}
+{"instances": ["x"], "signature_name": 5}
+{"instances": ["x"], "signature_name": null}
+{"instances": ["x"], "signature_name": "nope"}
+{"instances": ["x"], "signature_name": "score"}
+{"instances": [{"text": "x"}], "signature_name": "score"}
+{"inputs": ["x"], "signature_name": "score"}
+{"inputs": {"text": ["x"]}, "signature_name": "score"}
+{"inputs": {"text": ["x"]}, "signature_name": "n_best"}
+""".strip().splitlines()
+N_BEST = '"beam_size": 2, "alpha": 0.6, "max_length": 10'
+# In row form, the scalar inputs of `n_best` would be one for each row.
+DOCUMENTS += [
+    f'{{"signature_name": "n_best", "instances": [{{"text": "x", {N_BEST}}}]}}',
+    "",
+    " \n",
+    "\ufeff{",
+    '{"a": "\t"}',
+    '{"a": [1e999]}',
+    f'{{"a": {"9" * 400}}}',
+    f'{{"a": {"9" * 5000}}}',
+]
+WRONG = [Row(status=400, **predict(body)) for body in DOCUMENTS]
+WRONG += [Row(status=400, **predict(b'{"inputs": ["\xff"]}'))]
+
+# Signature of `types`, and the value of `inputs`.
+WRONG_VALUES = [
+    ("float32", "16777216"),  # TensorFlow Serving wants integers to be exact
+    ("float32", "-16777216"),
+    ("float32", "1e39"),
+    ("float32", "9" * 400),
+    ("float32", '"x"'),
+    ("float32", "false"),
+    ("float32", '{"x": {"a": NaN}}'),
+    ("float64", "9007199254740993"),
+    ("int32", "1.0"),
+    ("int32", "2147483648"),
+    ("int32", "true"),
+    ("int32", "NaN"),
+    ("int8", "300"),
+    ("int64", "9223372036854775808"),
+    ("uint32", "-1"),
+    ("uint64", "18446744073709551616"),
+    ("bool", "1"),
+    ("int64", '{"b64": "YQ=="}'),
+    ("no_inputs", "1"),
+    ("two_columns", "[[1, 2, 3]]"),
+]
+WRONG += [
+    Row(
+        status=400,
+        **predict(
+            f'{{"signature_name": "{name}", "inputs": {value}}}', "types"
+        ),
     )
-
-
-# fmt: off
-PATHS = [
-    malformed("GET /v1/foo"),
-    malformed("POST /v1/foo"),
-    malformed("POST /v1/models"),
-    malformed("GET /v1/models/"),
-    malformed("GET /v1/models/demo/"),
-    malformed("GET /v1/models/foo:predict"),
-    malformed("GET /v1/models/debug/model_name"),
-    malformed("GET /v1/models/foo/version/50:predict"),
-    malformed("POST /v1/models/foo/version/50:regress"),
-    malformed("POST /v1/models/foo/versions/HELLO:regress"),
-    malformed("POST /v1/models/foo/label/some_label:regress"),
-    malformed("POST /v1/models/foo/metadata"),
-    malformed("POST /v1/models/foo/versions/50/labels/some_label:regress"),
-    malformed("GET /v1/models/foo/versions/50/labels/some_label"),
-    malformed("POST /v1/models/demo:translate"),
-    malformed("POST /v1/models/demo:predict/"),
-    malformed("PUT /v1/models/demo:predict"),
-    # Over HTTP there would be no body.
-    malformed("HEAD /v1/models/demo")._replace(served=False),
-    malformed("DELETE /v1/models/demo"),
-    # The expression ignores case, the comparison after it does not.
-    malformed("POST /v1/models/demo:PREDICT"),
-    Row(HANDLER, "GET /v1/models", b"", 400,
-        error("Missing model name in request."), True),
-    Row(HANDLER, "GET /v1/models/versions/1", b"", 400,
-        error("Missing model name in request."), True),
-    Row(HANDLER, "GET /v1/models/labels/x/metadata", b"", 400,
-        error("Missing model name in request."), True),
-    Row(STATUS, "GET /v1/models/metadata", b"", 404,
-        error("Could not find any versions of model metadata"), True),
-    # The handler returns before it has written a body.
-    Row(UTIL, "POST /v1/models/foo/versions/18446744073709551615:regress", b"",
-        400, b"", True),
-    Row(UTIL, "GET /v1/models/foo/versions/9223372036854775808", b"", 400, b"",
-        True),
-    Row(STATUS, "GET /v1/models/demo/versions/9223372036854775807", b"", 404,
-        error("Could not find version 9223372036854775807 of model demo"),
-        True),
-    Row(SERVER, "OPTIONS /v1/models/demo:predict", b"", 400, b"", True),
-    Row(SERVER, "OPTIONS /v1/models/demo:predict", b"", 400, b"", True,
-        "null"),
-    Row(SERVER, "OPTIONS /v1/models/demo:predict", b"", 200, b"", True,
-        "https://example.com"),
-    Row(SERVER, "OPTIONS /v1/x", b"", 200, b"", True, "http://example.com"),
+    for name, value in WRONG_VALUES
+]
+WRONG += [
+    Row(
+        status=400,
+        **predict(
+            f'{{"signature_name": "{name}", "instances": [1, 2]}}', "types"
+        ),
+    )
+    for name in ("scalar", "uneven", "no_outputs")
+]
+WRONG += [
+    Row(
+        status=501,
+        **predict('{"signature_name": "complex64", "inputs": 1}', "types"),
+    )
 ]
 
-# fmt: on
+# Signature of `types`, field of the request, and value of the answer.
+VALUES = [
+    ("float32", '"instances": [1, 2.0, 0.1, 3e-5, 16777215, 9e6, 555557.5]',
+     [1.0, 2.0, 0.1, 3e-05, 16777215.0, 9e6, 555557.5]),
+    ("float32", '"instances": [NaN, Infinity, -Infinity, -0.0, 1e-60]',
+     [NAN, INF, -INF, -0.0, 0.0]),
+    ("float32", '"instances": [0.3333333333, 123456789.0]',
+     [0.333333343, 123456792.0]),
+    ("float64", '"instances": [1, 0.1, 0.3333333333333333, -0, 1e300]',
+     [1.0, 0.1, 0.3333333333333333, 0.0, 1e300]),
+    ("float16", '"inputs": 0.5', 0.5),
+    ("int32", '"instances": [-2147483648, -0]', [-2147483648, 0]),
+    ("int32", '"instances": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]',
+     [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]),
+    ("int32", '"instances": [[], []]', [[], []]),
+    ("int32", '"inputs": []', []),
+    ("int32", '"inputs": [[1], [2]]', [[1], [2]]),
+    ("uint8", '"inputs": 255', 255),
+    ("int64", '"inputs": -9223372036854775808', -(2**63)),
+    ("uint64", '"inputs": 18446744073709551615', 2**64 - 1),
+    ("bool", '"instances": [true, false]', [True, False]),
+    ("string", '"instances": ["\\u00e9\\ud83d\\ude00\\/\\u0000\\u001f\x7f\\n"]',
+     ["é😀/\0\x1f\x7f\n"]),
+    ("string", '"instances": [{"b64": "aGVsbG8="}, "x", {"b64": " d29 ybGQ"}]',
+     ["hello", "x", "world"]),
+    ("string", '"instances": [{"x": {"b64": "YQ=="}}]', ["a"]),
+    ("string", '"inputs": {"b64": "/w=="}', "\ufffd"),  # 0xff is no UTF-8
+    ("string", '"inputs": {"x": ["a"], "other": 1}', ["a"]),
+    ("to_bytes", '"instances": ["hello"]', [{"b64": "aGVsbG8="}]),
+    ("to_bytes", '"inputs": [{"b64": "/w=="}]', [{"b64": "/w=="}]),
+    ("to_pair", '"instances": [["tf"]]',
+     [{"y_bytes": [{"b64": "dGY="}], "z": ["tf"]}]),
+    ("pair", '"instances": [{"a": 1, "b": ["x"]}, {"b": ["y"], "a": 2}]',
+     [{"a": 1, "b": ["x"]}, {"a": 2, "b": ["y"]}]),
+    ("pair", '"inputs": {"a": [1, 2, 3], "b": "x"}',
+     {"a": [1, 2, 3], "b": "x"}),
+    ("empty", '"instances": [1.0]', []),
+    ("scalar", '"inputs": [1, 2]', 3.0),
+]  # fmt: skip
+LINE = {"translation": str, "score": float, "truncated": False}
+# Fields of a request to an export, and value of the answer.
+SERVED_VALUES = [
+    ('"instances": ["x"]', [LINE]),
+    ('"instances": [{"text": "x"}, {"text": {"b64": "eQ=="}}]', [LINE, LINE]),
+    ('"inputs": ["x"]',
+     {"translation": [str], "score": [float], "truncated": [False]}),
+    ('"signature_name": "n_best", "inputs": {"text": ["x"], ' + N_BEST + "}",
+     {"translation": [[str, str]], "score": [[float, float]],
+      "truncated": [False]}),
+    ('"signature_name": "score", "instances": [{"text": "x", "translation": '
+     '"y"}]', [{"pieces": int, "score": float, "truncated": False}]),
+    ('"signature_name": "explain", "instances": ["x"]',
+     [{**LINE, "attention": list, "source_pieces": list,
+       "target_pieces": list}]),
+]  # fmt: skip
 
-ONE = b'{"instances": ["x"]}'
-DEMO_STATUS = b"""{
- "model_version_status": [
-  {
-   "version": "1",
-   "state": "AVAILABLE",
-   "status": {
-    "error_code": "OK",
-    "error_message": ""
-   }
-  }
- ]
-}
-"""
-HALF_STATUS = b"""{
- "model_version_status": [
-  {
-   "version": "123",
-   "state": "AVAILABLE",
-   "status": {
-    "error_code": "OK",
-    "error_message": ""
-   }
-  },
-  {
-   "version": "122",
-   "state": "END",
-   "status": {
-    "error_code": "UNKNOWN",
-    "error_message": "no \\"graph\\"\\n"
-   }
-  }
- ]
-}
-"""
-HALF_METADATA = b"""{
-"model_spec":{
- "name": "half",
- "version": "123",
- "signature_name": ""
-}
-,
-"metadata": {"signature_def": {
- "signature_def": {
-  "serving_default": {
-   "inputs": {
-    "x": {
-     "name": "input_x:0",
-     "dtype": "DT_FLOAT",
-     "tensor_shape": {
-      "dim": [],
-      "unknown_rank": true
-     }
-    }
-   },
-   "outputs": {
-    "y": {
-     "name": "output_y:0",
-     "dtype": "DT_FLOAT",
-     "tensor_shape": {
-      "dim": [],
-      "unknown_rank": true
-     }
-    }
-   },
-   "method_name": "tensorflow/serving/predict",
-   "defaults": {}
-  }
- }
-}
-}
-}
-"""
-DEMO_METADATA = re.compile(
-    rb'\{\n"model_spec":\{\n "name": "demo",\n "version": "1",\n'
-    rb' "signature_name": ""\n\}\n,\n"metadata": \{"signature_def": \{\n'
-    rb' "signature_def": \{.*\n  "n_best": \{\n   "inputs": \{\n'
-    rb'    "alpha": \{.*\n   "defaults": \{\n    "alpha": \{.*\n  "score": .*'
-    rb'"size": "-1".*"method_name": "tensorflow/serving/predict",\n'
-    rb'   "defaults": \{\}\n  \}\n \}\n\}\n\}\n\}\n',
-    re.DOTALL,
-)
-HALF = b'{\n    "predictions": [2.5, 3.0\n    ]\n}'
 
-# fmt: off
-MODELS = [
-    Row(STATUS, "GET /v1/models/demo", b"", 200, DEMO_STATUS, True),
-    Row(STATUS, "GET /v1/models/demo/versions/1", b"", 200, DEMO_STATUS, True),
-    Row(UTIL, "GET /V1/Models/demo/Versions/01", b"", 200, DEMO_STATUS, True),
-    Row(UTIL, "GET /v1/models/%64em%6F", b"", 200, DEMO_STATUS, True),
-    Row(UTIL, "GET /v1/models/demo?verbose=1", b"", 200, DEMO_STATUS, True),
-    Row(HANDLER, "GET /v1/models/demo/METADATA", b"", 200, DEMO_STATUS, True),
-    Row(STATUS, "GET /v1/models/demo/labels/stable", b"", 200, DEMO_STATUS),
-    Row(STATUS, "GET /v1/models/half", b"", 200, HALF_STATUS),
-    Row(STATUS, "GET /v1/models/nope", b"", 404,
-        error("Could not find any versions of model nope"), True),
-    Row(STATUS, "GET /v1/models/demo/versions/7", b"", 404,
-        error("Could not find version 7 of model demo"), True),
-    Row(STATUS, "GET /v1/models/a%2Fb%3A%C3%BC", b"", 200, DEMO_STATUS),
-    Row(STATUS, "GET /v1/models/%zz+%41%00", b"", 404,
-        b'{\n    "error": "Could not find any versions of model '
-        b'%zz+A\\u0000"\n}', True),
-    Row(STATUS, "GET /v1/models/%ff%22", b"", 404,
-        b'{\n    "error": "Could not find any versions of model '
-        b'\xff\\""\n}', True),
-    Row(UTIL, "GET /v1/models/half/metadata", b"", 200, HALF_METADATA),
-    Row(UTIL, "GET /v1/models/half/versions/123/metadata", b"", 200,
-        HALF_METADATA),
-    Row(UTIL, "GET /v1/models/half/labels/stable/metadata", b"", 200,
-        HALF_METADATA),
-    Row(UTIL, "GET /v1/models/demo/metadata", b"", 200, DEMO_METADATA, True),
-    Row(MANAGER, "GET /v1/models/nope/metadata", b"", 404,
-        error("Servable not found for request: Latest(nope)"), True),
-    Row(MANAGER, "POST /v1/models/nope:predict", ONE, 404,
-        error("Servable not found for request: Latest(nope)"), True),
-    Row(MANAGER, "POST /v1/models/demo/versions/7:predict", ONE, 404,
-        error("Servable not found for request: Specific(demo, 7)"), True),
-    Row(MANAGER, "POST /v1/models/nope/versions/50:predict", ONE, 404,
-        error("Servable not found for request: Specific(nope, 50)"), True),
-    Row(MANAGER, "POST /v1/models/nope:classify", b'{"examples": [{}]}', 404,
-        error("Servable not found for request: Latest(nope)"), True),
-    Row(CORE, "POST /v1/models/demo/labels/nope:predict", ONE, 400,
-        error("Unrecognized servable version label: nope"), True),
-    Row(CORE, "GET /v1/models/demo/labels/no%2Dpe/metadata", b"", 400,
-        error("Unrecognized servable version label: no-pe"), True),
-    # The document is read before the model is looked for.
-    Row(HANDLER, "POST /v1/models/nope:predict", b"", 400,
-        error("JSON Parse error: The document is empty"), True),
-    Row(HANDLER, "POST /v1/models/nope:regress", b"{", 400,
-        error("JSON Parse error: Missing a name for object member. "
-              "at offset: 1"), True),
-    Row(HANDLER, "POST /v1/models/half/versions/123:predict",
-        b'{"instances": [1.0, 2.0]}', 200, HALF),
-    Row(HANDLER, "POST /v1/models/half/labels/stable:predict",
-        b'{"instances": [1.0, 2.0]}', 200, HALF),
-    Row(HANDLER, "POST /v1/models/half:predict",
-        b'{"signature_name": "serving_default", "instances": [1.0, 2.0]}',
-        200, HALF),
-    Row(HANDLER, "POST /v1/models/half:predict",
-        b'{"instances": [[1.0, 2.0], [3.0, 4.0]]}', 200,
-        b'{\n    "predictions": [[2.5, 3.0], [3.5, 4.0]\n    ]\n}'),
-    Row(HANDLER, "POST /v1/models/half:predict", b'{"inputs": [3.0, 4.0]}', 200,
-        b'{\n    "outputs": [\n        3.5,\n        4.0\n    ]\n}'),
-    Row(JSON, "POST /v1/models/half:predict", b'{"inputs": 3.0}', 200,
-        b'{\n    "outputs": 3.5\n}'),
+def _answered(fields, value, model):
+    key = "predictions" if '"instances"' in fields else "outputs"
+    # What follows the document is ignored.
+    request = predict(f"{{{fields}}} trailing bytes", model)
+    return Row(status=200, answer={key: value}, **request)
+
+
+ANSWERS = [
+    _answered(f'"signature_name": "{name}", {field}', value, "types")
+    for name, field, value in VALUES
 ]
-
-# fmt: on
-
-FOUND_3 = "Expected one or two output Tensors, found 3"
-NOT_CLASSIFY = (
-    "Expected classification signature method_name to be "
-    "tensorflow/serving/classify. Was: tensorflow/serving/predict"
-)
-# Method, body, message; all at the model `demo` or `types`.
-EXAMPLES = [
-    (CLASSIFIER, "demo:classify", '{"examples": [{"x": 1}]}', FOUND_3),
-    (REGRESSOR, "demo:regress", '{"examples": [{"x": [1.5]}]}',
-     "Expected one output Tensor."),
-    (CLASSIFIER, "demo:classify",
-     '{"signature_name": "n_best", "examples": [{}]}',
-     "Expected one input Tensor."),
-    (CLASSIFIER, "demo:classify",
-     '{"signature_name": "nope", "examples": [{}]}',
-     "No signature was found with the name: nope"),
-    (CLASSIFIER, "types:classify",
-     '{"signature_name": "classes", "examples": [{}]}', NOT_CLASSIFY),
-    (JSON, "demo:classify", '{"examples": [{"a": {"b64": "YQ"}, "b": true}], '
-     '"context": {"c": NaN}}', FOUND_3),
-    (JSON, "demo:regress", "{}",
-     "JSON Value: {} When method is classify, key 'examples' is expected and "
-     "was not found"),
-    (JSON, "demo:classify", '{"examples": 1}',
-     'JSON Value: {\n    "examples": 1\n} Expecting \'examples\' '
-     "value to be an list/array"),
-    (JSON, "demo:classify", '{"examples": []}',
-     'JSON Value: {\n    "examples": []\n} \'examples\' value is '
-     "an empty array"),
-    (JSON, "demo:classify", '{"signature_name": ["x"], "examples": [{}]}',
-     'JSON Value: {\n    "signature_name": [\n        "x"\n    ],\n'
-     '    "examples": [\n        {}\n    ]\n} not formatted correctly. '
-     "'signature_name' key must be a string value."),
-    (JSON, "demo:classify", '{"context": [], "examples": [{}]}',
-     "Example must be JSON object but got JSON Array"),
-    (JSON, "demo:classify", '{"examples": [3]}',
-     "Example must be JSON object but got JSON Number"),
-    (JSON, "demo:classify", '{"examples": [{"names": [10, null]}]}',
-     "Feature: names has element with unexpected JSON type: Null"),
-    (JSON, "demo:classify", '{"examples": [{"names": [10, {"test": 1}]}]}',
-     "Feature: names has element with unexpected JSON type: Object"),
-    (JSON, "demo:classify", '{"examples": [{"names": [[10], 20]}]}',
-     "Feature: names has element with unexpected JSON type: Array"),
-    (JSON, "demo:classify", '{"examples": [{"names": [10, 10.0]}]}',
-     "Unexpected element type in feature: names expecting type: int64"),
-    (JSON, "demo:classify", '{"examples": [{"names": ["x", true]}]}',
-     "Unexpected element type in feature: names expecting type: bytes"),
-    (JSON, "demo:regress", '{"examples": [{"n": 18446744073709551603}]}',
-     "Feature: n has uint64 element. Only int64 is supported."),
-    (JSON, "demo:regress", '{"examples": [{"n": 1e300}]}',
-     "Cannot convert JSON value: 1e+300 to float without loss of precision."),
-    (JSON, "demo:regress", '{"examples": [{"n": {"b64": "?"}}]}',
-     "Unable to base64 decode"),
+ANSWERS += [_answered(*row, "demo") for row in SERVED_VALUES]
+ANSWERS += [
+    Row(f"POST /v1/models/half{place}:predict", 200,
+        {"predictions": [2.5, 3.0]}, b'{"instances": [1.0, 2.0]}')
+    for place in ("", "/versions/123", "/labels/stable")
 ]  # fmt: skip
 
-ROWS = PATHS + MODELS
-ROWS += [
-    Row(source, f"POST /v1/models/{target}", body.encode(), 400,
-        error(message), target.startswith("demo"))
-    for source, target, body, message in EXAMPLES
-]  # fmt: skip
+ROWS = [*PATHS, *DESCRIPTIONS, *WRONG, *ANSWERS]
+
+
+def check_answer(row: Row, status: int, body: bytes) -> None:
+    """Asserts that an answer is that of a row."""
+    assert status == row.status, body
+    if status == 200:
+        assert matches(json.loads(body) if body else None, row.answer), body
+    else:
+        error = json.loads(body)["error"]
+        assert 0 < len(error) < 500

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import types
 from unittest import mock
 
 import numpy as np
@@ -16,22 +15,21 @@ import tensorflow as tf
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from keras_transformer.cli.main import main
+from keras_transformer.integrations.ray import RaySettings
 from keras_transformer.serve import engine as engine_module
 from keras_transformer.serve import grpc_services, server, worker
-from keras_transformer.serve import version as version_module
-from keras_transformer.serve.batching import MOST_PATIENCE, Item, RowQueue
-from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve import served_model as served_model_module
+from keras_transformer.serve.batching import MOST_PATIENCE, QueuedRows, RowQueue
+from keras_transformer.serve.errors import ProcessEndedError, ServingError
 from keras_transformer.serve.http_app import Application
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_config import (
-    ModelConfig,
     config_of_path,
     read_config_file,
 )
-from keras_transformer.serve.model_process import ProcessEndedError
-from keras_transformer.serve.models import Models
-from keras_transformer.serve.settings import RaySettings, ServeSettings
-from keras_transformer.serve.version import Version
+from keras_transformer.serve.model_registry import ModelRegistry
+from keras_transformer.serve.served_model import ServedModel
+from keras_transformer.serve.settings import ServeSettings
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_a_path_of_a_model_or_of_a_version(exported):
 def items(lengths, key="k"):
     loop = asyncio.new_event_loop()
     made = [
-        Item(key, {}, 1, length, length, loop.create_future(), float(i))
+        QueuedRows(key, {}, 1, length, length, loop.create_future(), float(i))
         for i, length in enumerate(lengths)
     ]
     loop.close()
@@ -217,7 +215,7 @@ def with_version(exported, engine, use, metrics=None, **settings):
     """Runs the coroutine function `use` with a version that has the engine."""
 
     async def run():
-        version = Version(
+        version = ServedModel(
             "demo",
             exported,
             engine,
@@ -323,7 +321,7 @@ def test_a_request_that_is_too_large_is_refused_at_once(exported, monkeypatch):
 
     async def use(version):
         with monkeypatch.context() as patch:
-            patch.setattr(version_module, "_items", None)  # takes long
+            patch.setattr(served_model_module, "_items", None)  # takes long
             with pytest.raises(ServingError, match=r"have 5 rows.*: 6"):
                 await version.predict("serving_default", texts(*"abcdef"))
         # The rows of `explain` are computed at once.
@@ -371,74 +369,8 @@ def test_a_version_ends_when_nobody_waits_for_it(exported):
     assert engine.batches == ["stopped"]
 
 
-def test_an_older_version_is_served_if_newer_ones_are_damaged(tmp_path):
-    broken = {2, 3}
-    for number in (1, 2, 3):
-        (tmp_path / f"{number}").mkdir()
-        (tmp_path / f"{number}" / "saved_model.pb").touch()
-
-    class Stopping:
-        async def stop(self):
-            pass
-
-    async def start_version(name, path):
-        if int(path.name) in broken:
-            raise ValueError("damaged")
-        return Stopping()
-
-    async def states(models):
-        await models.update()
-        return {s.version: s.state for s in models.statuses("demo")}
-
-    async def use():
-        config = ModelConfig("demo", tmp_path)
-        models = Models(lambda: [config], start_version, 1.0)
-        end = {2: "END", 3: "END"}
-        for _ in range(2):
-            assert await states(models) == {1: "AVAILABLE", **end}
-        broken.remove(3)
-        (tmp_path / "3" / "again").touch()
-        assert await states(models) == {
-            1: "UNLOADING",
-            2: "END",
-            3: "AVAILABLE",
-        }
-        await models.stop()
-        # A version that was asked for is not replaced by another.
-        config = ModelConfig("demo", tmp_path, versions=[2])
-        models = Models(lambda: [config], start_version, 1.0)
-        assert await states(models) == {2: "END"}
-
-    asyncio.run(use())
-
-
-def test_a_server_is_ready_while_each_of_its_versions_runs(tmp_path):
-    for number in (3, 4):
-        (tmp_path / f"{number}").mkdir()
-        (tmp_path / f"{number}" / "saved_model.pb").touch()
-    served = {}
-
-    async def start_version(name, path):
-        running = types.SimpleNamespace(is_running=True)
-        return served.setdefault(int(path.name), running)
-
-    async def use():
-        config = ModelConfig("demo", tmp_path, versions=[3, 4])
-        models = Models(lambda: [config], start_version, 1.0)
-        assert not models.are_ready
-        await models.update()
-        assert models.are_ready
-        for version in served.values():
-            version.is_running = False
-            assert not models.are_ready
-            version.is_running = True
-        assert models.are_ready
-
-    asyncio.run(use())
-
-
 def test_pages_of_other_sites_may_send_a_token(exported):
-    def ask(method, path, origin="https://a.org", **settings):
+    def ask(method, path, token="secret", **settings):
         """Returns status and headers of an answer."""
         sent = []
         request = [{"type": "http.request"}, {"type": "http.disconnect"}]
@@ -450,12 +382,12 @@ def test_pages_of_other_sites_may_send_a_token(exported):
             sent.append(message)
 
         async def use(version):
-            models = Models(list, None, 1.0)
+            models = ModelRegistry(list, None, 1.0)
             options = ServeSettings(access_log=False, **settings)
-            serve = Application(models, options, Metrics(), "secret")
+            serve = Application(models, options, Metrics(), token)
             scope = {"type": "http", "method": method}
             scope |= {"raw_path": path.encode(), "headers": []}
-            scope["headers"] = [(b"origin", origin.encode())]
+            scope["headers"] = [(b"origin", b"https://a.org")]
             await serve(scope, receive, send)
 
         with_version(exported, FakeEngine(), use)
@@ -466,6 +398,9 @@ def test_pages_of_other_sites_may_send_a_token(exported):
     status, headers = ask("OPTIONS", path, cors=True)
     assert status == 200
     assert headers[allowed] == b"Content-Type, Authorization"
+    assert headers[b"access-control-allow-methods"] == b"POST, GET"
+    status, headers = ask("GET", path, None, cors=True)
+    assert (status, headers[allowed]) == (400, b"Content-Type")
     # Without the token the page reads why.
     status, headers = ask("POST", path, cors=True)
     assert status == 401
@@ -486,7 +421,7 @@ def test_a_body_that_has_not_arrived_when_the_server_ends():
 
     async def use():
         options = ServeSettings(access_log=False)
-        serve = Application(Models(list, None, 1.0), options, Metrics())
+        serve = Application(ModelRegistry(list, None, 1.0), options, Metrics())
         scope = {"type": "http", "method": "POST", "headers": []}
         path = b"/v1/models/demo:predict"
         answering = asyncio.create_task(
@@ -563,9 +498,12 @@ def start_server(**settings):
 
 def make_certificate(folder, name):
     files = folder / f"{name}.pem", folder / f"{name}_key.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost"
+    command = "openssl req -x509 -nodes -subj /CN=localhost -newkey ec -pkeyopt"
     subprocess.run(
-        [*command.split(), "-out", files[0], "-keyout", files[1]],
+        [
+            *(*command.split(), "ec_paramgen_curve:prime256v1"),
+            *("-out", files[0], "-keyout", files[1]),
+        ],
         check=True,
         capture_output=True,
     )
@@ -609,7 +547,7 @@ def test_a_body_may_be_larger_than_messages_of_grpc(monkeypatch):
 def test_addresses_of_ipv6_are_in_brackets(caplog):
     caplog.set_level("INFO", "keras_transformer.serve")
     settings = ServeSettings(host="::1")
-    server._greet(Models(list, None, 1.0), settings, 8501, 8500)
+    server._greet(ModelRegistry(list, None, 1.0), settings, 8501, 8500)
     assert "http://[::1]:8501/ and by gRPC at [::1]:8500." in caplog.text
 
 

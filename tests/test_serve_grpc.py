@@ -4,8 +4,8 @@ import asyncio
 
 import grpc
 import pytest
-import serve_fakes
 import tensorflow as tf
+from serve_fakes import DEMO, FakeModel, FakeRegistry
 from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
@@ -16,6 +16,7 @@ from tensorflow_serving.apis import (
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
+    regression_pb2,
 )
 
 from keras_transformer.serve.grpc_services import (
@@ -25,6 +26,8 @@ from keras_transformer.serve.grpc_services import (
 )
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.settings import ServeSettings
+
+WRONG = "INVALID_ARGUMENT"
 
 
 def with_server(use, models, metrics=None):
@@ -67,30 +70,28 @@ def predict_request(**inputs):
     return request
 
 
-def test_a_request_names_its_model_as_in_tensorflow_serving():
+def test_a_request_must_name_its_model():
     async def use(prediction, model):
         metadata = get_model_metadata_pb2.GetModelMetadataRequest()
         status = get_model_status_pb2.GetModelStatusRequest()
-        classification = classification_pb2.ClassificationRequest()
         predict = predict_pb2.PredictRequest()
         calls = [
             (prediction.Predict, predict),
-            (prediction.Classify, classification),
             (prediction.GetModelMetadata, metadata),
             (model.GetModelStatus, status),
         ]
-        missing = "INVALID_ARGUMENT", "Missing ModelSpec"
         for call, request in calls:
-            assert await error_of(call(request)) == missing
+            code, details = await error_of(call(request))
+            assert (code, "`model_spec`" in details) == (WRONG, True)
             request.model_spec.SetInParent()
         metadata.metadata_field.append("signature_def")
-        unnamed = "INVALID_ARGUMENT", "ModelSpec has no name specified."
         for call, request in calls[:-1]:
-            assert await error_of(call(request)) == unnamed
-        unknown = "NOT_FOUND", "Could not find any versions of model "
-        assert await error_of(model.GetModelStatus(status)) == unknown
+            code, details = await error_of(call(request))
+            assert (code, "must have a name" in details) == (WRONG, True)
+        code, _ = await error_of(model.GetModelStatus(status))
+        assert code == "NOT_FOUND"
 
-    with_server(use, serve_fakes.Models())
+    with_server(use, FakeRegistry())
 
 
 def messages_of(caplog):
@@ -103,8 +104,11 @@ def messages_of(caplog):
 def test_calls_that_are_not_implemented_leave_no_traceback(caplog):
     async def use(prediction, model):
         inference = inference_pb2.MultiInferenceRequest()
+        classification = classification_pb2.ClassificationRequest()
         reload = model_management_pb2.ReloadConfigRequest()
         for call in (
+            prediction.Classify(classification),
+            prediction.Regress(regression_pb2.RegressionRequest()),
             prediction.MultiInference(inference),
             model.HandleReloadConfigRequest(reload),
         ):
@@ -112,7 +116,7 @@ def test_calls_that_are_not_implemented_leave_no_traceback(caplog):
             assert code == "UNIMPLEMENTED"
             assert "is not implemented" in details
 
-    with_server(use, serve_fakes.Models())
+    with_server(use, FakeRegistry())
     assert messages_of(caplog) == []
 
 
@@ -122,7 +126,7 @@ def test_tensors_of_other_dtypes_are_not_read(caplog):
         "int8": tensor_pb2.TensorProto(
             dtype=types_pb2.DT_INT8, int_val=[300], tensor_shape={}
         ),
-        "half": tensor_pb2.TensorProto(
+        "float16": tensor_pb2.TensorProto(
             dtype=types_pb2.DT_HALF, half_val=[70000]
         ),
         "resource": tensor_pb2.TensorProto(dtype=types_pb2.DT_RESOURCE),
@@ -136,24 +140,24 @@ def test_tensors_of_other_dtypes_are_not_read(caplog):
         for name, proto in wrong.items():
             call = prediction.Predict(predict_request(text=proto))
             assert await error_of(call) == (
-                "INVALID_ARGUMENT",
-                f"Expects arg[0] to be string but {name} is provided",
+                WRONG,
+                f"Input text must be of dtype string. Received: {name}.",
             )
 
-    with_server(use, serve_fakes.Models())
+    with_server(use, FakeRegistry())
     assert messages_of(caplog) == []
 
 
 def test_calls_are_counted_by_the_code_that_they_end_with():
     metrics = Metrics()
 
-    class Trouble(serve_fakes.Models):
+    class Trouble(FakeRegistry):
         def statuses(self, name, version=None, label=None):
             if name == "crash":
                 raise RuntimeError
             return super().statuses(name, version, label)
 
-    class Slow(serve_fakes.Version):
+    class Slow(FakeModel):
         async def predict(self, signature_name, inputs, timeout=None):
             await asyncio.sleep(60)
 
@@ -172,7 +176,7 @@ def test_calls_are_counted_by_the_code_that_they_end_with():
                 await call
             else:
                 await error_of(call)
-        models.versions["demo", 1] = Slow("demo", 1, serve_fakes.DEMO, None)
+        models.versions["demo", 1] = Slow("demo", 1, DEMO, None)
         request = predict_request(text=tf.make_tensor_proto(["a"]))
         call = prediction.Predict(request)
         await asyncio.sleep(0.2)

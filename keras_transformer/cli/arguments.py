@@ -9,19 +9,19 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer.cli.engines import ENGINES, LOCAL, engine_parts
 from keras_transformer.config import PRESETS, TransformerConfig
 from keras_transformer.data.options import Preparation
 from keras_transformer.hardware import DTYPES
 from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.serve.settings import RaySettings, ServeSettings
+from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.training.recipe import Recipe
 
 BATCH_SIZE = 64
 DEFAULT_PRESET = "tiny"
 METAVARS = {int: "N", float: "X"}
 SEARCH_OF_A_CALL = ("beam_size", "alpha")  # other settings are the export's
-ENGINES = ("local", "ray")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -215,11 +215,13 @@ def parser() -> argparse.ArgumentParser:
     _add_options(sub, ServeSettings)
     sub.add_argument(
         "--engine",
-        choices=ENGINES,
+        choices=[LOCAL, *ENGINES],
         help="what computes: a process of this machine for each version, or "
         "replicas of Ray Serve (default: local)",
     )
-    _add_options(sub, RaySettings)
+    for name in ENGINES:
+        settings, _ = engine_parts(name)
+        _add_options(sub, settings)
 
     sub = command(
         "evaluate",

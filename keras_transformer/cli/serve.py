@@ -1,24 +1,37 @@
 """The command `serve`; TensorFlow is imported when it runs."""
 
+import contextlib
 from typing import Any
 
 from keras_transformer.cli.arguments import option_of, options_of, settings_of
-from keras_transformer.serve.settings import RaySettings, ServeSettings
+from keras_transformer.cli.engines import ENGINES, LOCAL, engine_parts
+from keras_transformer.serve.settings import ServeSettings
 
 
 def serve(given: dict[str, Any]) -> None:
     """Serves SavedModels until it is told to end."""
+    from keras_transformer.serve.engine import LocalEngine
+    from keras_transformer.serve.server import serve
+
+    settings = ServeSettings(**settings_of(ServeSettings, given))
+    engine = given.get("engine", LOCAL)
+    _check_options_of_engines(given, engine)
+    configs = _configs(given)
+    running: Any = contextlib.nullcontext(LocalEngine.start)
+    if engine != LOCAL:
+        engine_settings, run = engine_parts(engine)
+        running = run(engine_settings(**settings_of(engine_settings, given)))
+    with running as start_engine:
+        serve(configs, settings, start_engine)
+
+
+def _configs(given):
+    """Returns a function that returns the models to serve."""
     from keras_transformer.serve.model_config import (
         config_of_path,
         read_config_file,
     )
-    from keras_transformer.serve.server import serve
 
-    settings = ServeSettings(**settings_of(ServeSettings, given))
-    ray_settings = RaySettings(**settings_of(RaySettings, given))
-    engine = given.get("engine", "local")
-    if engine == "local":
-        _check_options_of_ray(given)
     if ("path" in given) == ("config" in given):
         received = "both" if "path" in given else "neither"
         raise ValueError(
@@ -26,31 +39,20 @@ def serve(given: dict[str, Any]) -> None:
             f"{received}. Give either MODEL or --config FILE."
         )
     if "config" in given:
-        path = given["config"]
-        read_config_file(path)  # errors are shown at once
-
-        def configs():
-            return read_config_file(path)
-    else:
-        config = config_of_path(given["path"])
-
-        def configs():
-            return [config]
-
-    if engine == "local":
-        serve(configs, settings)
-        return
-    from keras_transformer.integrations.ray.cluster import running_ray
-
-    with running_ray(ray_settings) as start_engine:
-        serve(configs, settings, start_engine)
+        read_config_file(given["config"])  # errors are shown at once
+        return lambda: read_config_file(given["config"])
+    config = config_of_path(given["path"])
+    return lambda: [config]
 
 
-def _check_options_of_ray(given):
-    for field in options_of(RaySettings):
-        if field.name in given:
-            option = option_of(field)
-            raise ValueError(
-                f"`{option}` needs `--engine ray`. "
-                f"Received: {option} {given[field.name]}."
-            )
+def _check_options_of_engines(given, engine):
+    """Raises a `ValueError` for an option of an engine that is not used."""
+    for name in ENGINES.keys() - {engine}:
+        engine_settings, _ = engine_parts(name)
+        for field in options_of(engine_settings):
+            if field.name in given:
+                option = option_of(field)
+                raise ValueError(
+                    f"`{option}` needs `--engine {name}`. "
+                    f"Received: {option} {given[field.name]}."
+                )

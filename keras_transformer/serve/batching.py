@@ -21,11 +21,11 @@ LENGTH_RATIO, LENGTH_MARGIN = 2.0, 16
 
 
 @dataclasses.dataclass(eq=False)
-class Item:
+class QueuedRows:
     """A part of a request that is computed at once: a row, or all of them.
 
     Args:
-        key: items of the same key may be in one batch.
+        key: those of the same key may be in one batch.
         inputs: arrays `(rows, …)`, and scalars, which the key determines.
         rows: number of rows.
         length: length in bytes of its longest row.
@@ -46,7 +46,7 @@ class Item:
 
 
 class RowQueue:
-    """Items that wait, of which `take` makes batches.
+    """Rows that wait, of which `take` makes batches.
 
     Args:
         max_batch_rows: maximum number of rows of a batch.
@@ -59,14 +59,14 @@ class RowQueue:
         self.max_batch_rows = max_batch_rows
         self.by_length = by_length
         self.rows = 0
-        self._items: list[Item] = []
+        self._items: list[QueuedRows] = []
 
-    def put(self, items: list[Item]) -> None:
+    def put(self, items: list[QueuedRows]) -> None:
         """Adds items; those that were taken before keep their place."""
         self._items += items
         self.rows += sum(item.rows for item in items)
 
-    def take(self, threads: int) -> list[Item]:
+    def take(self, threads: int) -> list[QueuedRows]:
         """Removes and returns the next batch, or an empty list.
 
         Args:
@@ -110,7 +110,7 @@ def _are_similar(item, other):
     return long <= LENGTH_RATIO * short + LENGTH_MARGIN
 
 
-def inputs_of(batch: list[Item]) -> dict[str, np.ndarray]:
+def inputs_of(batch: list[QueuedRows]) -> dict[str, np.ndarray]:
     """Returns the inputs of a batch: rows one after another."""
     first = batch[0].inputs
     if len(batch) == 1:
@@ -123,7 +123,9 @@ def inputs_of(batch: list[Item]) -> dict[str, np.ndarray]:
     }
 
 
-def answer_batch(batch: list[Item], outputs: Mapping[str, np.ndarray]) -> None:
+def answer_batch(
+    batch: list[QueuedRows], outputs: Mapping[str, np.ndarray]
+) -> None:
     """Gives each item of a batch its rows of the outputs."""
     start = 0
     for item in batch:

@@ -1,4 +1,10 @@
-"""Computes signatures in a process of this machine, which is kept alive."""
+"""What computes signatures; by default a process of this machine.
+
+Another engine is a class with the methods of `Engine`, and a coroutine function
+of a folder and a number of threads that returns one, for
+`keras_transformer.serve.server.serve`. The command finds engines by the names
+in `keras_transformer/cli/engines.py`.
+"""
 
 import asyncio
 import logging
@@ -8,10 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from keras_transformer.serve.model_process import (
-    ModelProcess,
-    ProcessEndedError,
-)
+from keras_transformer.serve.errors import ProcessEndedError
+from keras_transformer.serve.model_process import ModelProcess
 
 # Seconds between two attempts to start a process: they double.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0

@@ -1,5 +1,8 @@
 """Errors that a client is told, with the codes of gRPC."""
 
+import json
+from typing import Any
+
 # The answers of TensorFlow Serving's HTTP server (`http_server.cc`).
 HTTP_STATUS = {
     "INVALID_ARGUMENT": 400,
@@ -19,6 +22,7 @@ HTTP_STATUS = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
+MOST_QUOTED = 200  # characters of a request that an error repeats
 
 
 class ServingError(Exception):
@@ -27,8 +31,9 @@ class ServingError(Exception):
     Args:
         code: name of a gRPC status code, a key of `HTTP_STATUS`.
         message: text for the client.
-        http_status: status of the HTTP answer, if it is not the code's.
-        retry_after: seconds after which the client may try again, or `None`.
+        http_status: status of the HTTP answer. Defaults to the code's.
+        retry_after: seconds after which the client may try again. Defaults to
+            `None`.
     """
 
     def __init__(
@@ -44,6 +49,31 @@ class ServingError(Exception):
         self.retry_after = retry_after
 
 
+class ProcessEndedError(Exception):
+    """What computes has ended before it answered."""
+
+
+def quoted(value: Any) -> str:
+    """Returns a part of a request as JSON, cut at 200 characters.
+
+    A request may be large, and the whole of it would be a large error.
+
+    Args:
+        value: a value of JSON, such as a name in the request.
+    """
+    text = ""
+    for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        text += part
+        if len(text) > MOST_QUOTED:
+            return text[:MOST_QUOTED] + "…"
+    return text
+
+
+def invalid(message: str) -> ServingError:
+    """Returns an error that is the client's fault."""
+    return ServingError("INVALID_ARGUMENT", message)
+
+
 def too_large(what: str, size: int, limit: int) -> ServingError:
     """Returns the error of a request that is larger than it may be.
 
@@ -52,41 +82,25 @@ def too_large(what: str, size: int, limit: int) -> ServingError:
         size: how much there is.
         limit: how much there may be.
     """
-    return ServingError(
-        "INVALID_ARGUMENT",
+    return invalid(
         f"A request may have {limit:,} {what}. Received: {size:,}. Send them "
-        "in several requests.",
+        "in several requests."
     )
 
 
-def no_servable(name: str, version: int | None = None) -> ServingError:
-    """Returns the error of a request for a model that is not served.
+def not_served(name: str, version: int | None = None) -> ServingError:
+    """Returns the error of a request for an unknown model or version.
 
     Args:
         name: name of the model that was asked for.
-        version: number that was asked for. Defaults to `None`, the newest.
+        version: number that was asked for. Defaults to `None`, any.
     """
-    wanted = f"Latest({name})"
+    what = f"Model {quoted(name)}"
     if version is not None:
-        wanted = f"Specific({name}, {version})"
-    return ServingError(
-        "NOT_FOUND", f"Servable not found for request: {wanted}"
-    )
+        what = f"Version {version} of model {quoted(name)}"
+    return ServingError("NOT_FOUND", f"{what} is not served.")
 
 
 def no_label(label: str) -> ServingError:
     """Returns the error of a request for a label that no version has."""
-    return ServingError(
-        "INVALID_ARGUMENT", f"Unrecognized servable version label: {label}"
-    )
-
-
-def no_status(name: str, version: int | None = None) -> ServingError:
-    """Returns the error of a status request for an unknown model or version.
-
-    Args:
-        name: name of the model that was asked for.
-        version: number that was asked for. Defaults to `None`, all versions.
-    """
-    wanted = "any versions" if version is None else f"version {version}"
-    return ServingError("NOT_FOUND", f"Could not find {wanted} of model {name}")
+    return invalid(f"No version has the label {quoted(label)}.")

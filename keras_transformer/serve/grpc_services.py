@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC services, over `ServedModels`."""
+"""TensorFlow Serving's gRPC services, over a `ModelRegistry`."""
 
 import asyncio
 import contextlib
@@ -23,23 +23,30 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from keras_transformer.serve import served
 from keras_transformer.serve.access import is_bearer
-from keras_transformer.serve.errors import ServingError, too_large
+from keras_transformer.serve.errors import (
+    MOST_QUOTED,
+    ServingError,
+    invalid,
+    quoted,
+    too_large,
+)
 from keras_transformer.serve.http_app import log_access
 from keras_transformer.serve.metrics import Metrics
-from keras_transformer.serve.models import Models
-from keras_transformer.serve.rest_examples import refuse
+from keras_transformer.serve.model_registry import (
+    ModelRegistry,
+    status_response,
+)
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.serve.signatures import (
     DEFAULT,
     check_dtypes,
-    check_inputs,
     check_names,
+    check_shapes,
     choose_outputs,
     find_signature,
+    signature_map,
 )
-from keras_transformer.serve.tensors import invalid
 
 Context: TypeAlias = "grpc.aio.ServicerContext"
 
@@ -47,7 +54,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext"
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     """Answers requests about the signatures of models."""
 
-    def __init__(self, models: Models, settings: ServeSettings):
+    def __init__(self, models: ModelRegistry, settings: ServeSettings):
         self._models = models
         self._settings = settings
 
@@ -66,7 +73,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                 key: _array(value, most)
                 for key, value in request.inputs.items()
             }
-            check_inputs(signature, inputs)
+            check_shapes(signature, inputs)
             names = choose_outputs(signature, request.output_filter)
             outputs = await served.predict(
                 name, inputs, context.time_remaining()
@@ -82,18 +89,12 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         request: classification_pb2.ClassificationRequest,
         context: Context,
     ):
-        await self._refuse("classify", request, context)
+        await _abort_unknown("Classify", context)
 
     async def Regress(  # noqa: N802
         self, request: regression_pb2.RegressionRequest, context: Context
     ):
-        await self._refuse("regress", request, context)
-
-    async def _refuse(self, method, request, context):
-        async with _answering_errors(context):
-            served = _find(self._models, _wanted(request))
-            name = request.model_spec.signature_name
-            raise refuse(method, name, served.signatures)
+        await _abort_unknown("Regress", context)
 
     async def MultiInference(  # noqa: N802
         self, request: inference_pb2.MultiInferenceRequest, context: Context
@@ -108,18 +109,18 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         async with _answering_errors(context):
             wanted = _wanted(request)
             if not request.metadata_field:
-                raise invalid(
-                    "GetModelMetadataRequest must specify at least one "
-                    "metadata_field"
-                )
+                raise invalid("A request must have a `metadata_field`.")
             for field in request.metadata_field:
                 if field != "signature_def":
-                    raise invalid(f"Metadata field {field} is not supported")
+                    raise invalid(
+                        "A `metadata_field` must be signature_def. Received: "
+                        f"{quoted(field)}."
+                    )
             served = _find(self._models, wanted)
             response = get_model_metadata_pb2.GetModelMetadataResponse()
             _fill_spec(response.model_spec, served)
             response.metadata["signature_def"].Pack(
-                served.signature_map(served.signatures)
+                signature_map(served.signatures)
             )
             return response
 
@@ -127,7 +128,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 class ModelService(model_service_pb2_grpc.ModelServiceServicer):
     """`GetModelStatus`."""
 
-    def __init__(self, models: Models):
+    def __init__(self, models: ModelRegistry):
         self._models = models
 
     async def GetModelStatus(  # noqa: N802
@@ -137,7 +138,7 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
     ) -> get_model_status_pb2.GetModelStatusResponse:
         async with _answering_errors(context):
             wanted = _wanted(request)
-            return served.status_response(self._models.statuses(*wanted))
+            return status_response(self._models.statuses(*wanted))
 
     async def HandleReloadConfigRequest(  # noqa: N802
         self,
@@ -220,7 +221,8 @@ async def _answering_errors(context):
             )
         await context.abort(getattr(grpc.StatusCode, error.code), f"{error}")
     except (TypeError, ValueError) as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{error}")
+        text = f"{error}"[:MOST_QUOTED]
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
 
 
 async def _abort_unknown(method, context):
@@ -232,14 +234,14 @@ async def _abort_unknown(method, context):
 def _find(models, wanted):
     """Returns the version that a request wants."""
     if not wanted[0]:
-        raise invalid("ModelSpec has no name specified.")
+        raise invalid("The `model_spec` of a request must have a name.")
     return models.find(*wanted)
 
 
 def _wanted(request):
     """Returns name, version and label of a request's `ModelSpec`."""
     if not request.HasField("model_spec"):
-        raise invalid("Missing ModelSpec")
+        raise invalid("A request must have a `model_spec`.")
     spec = request.model_spec
     kind = spec.WhichOneof("version_choice")
     return (

@@ -17,11 +17,10 @@ from typing import Any
 
 from keras_transformer.serve import rest, web_page
 from keras_transformer.serve.access import is_bearer
-from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve.errors import ServingError, invalid
 from keras_transformer.serve.metrics import Metrics
-from keras_transformer.serve.models import Models
-from keras_transformer.serve.rest import JSON, Answer
-from keras_transformer.serve.rest_answers import write_error
+from keras_transformer.serve.model_registry import ModelRegistry
+from keras_transformer.serve.rest import Answer
 from keras_transformer.serve.settings import ServeSettings
 
 TEXT = [("Content-Type", "text/plain; charset=utf-8")]
@@ -41,7 +40,7 @@ class ClientGoneError(Exception):
 
 
 class Application:
-    """An ASGI application that serves `Models`.
+    """An ASGI application that serves the models of a `ModelRegistry`.
 
     Args:
         models: the models.
@@ -52,7 +51,7 @@ class Application:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelRegistry,
         settings: ServeSettings,
         metrics: Metrics,
         token: str | None = None,
@@ -62,8 +61,6 @@ class Application:
         self.metrics = metrics
         self.token = token
         self.is_stopping = False
-        has_token = token is not None
-        self._cors = rest.cors_headers(has_token) if settings.cors else []
 
     async def __call__(
         self,
@@ -98,13 +95,14 @@ class Application:
             self._note(scope, path, 499, start, size)
             return
         except ServingError as error:
-            answer = self._error_answer(path, error)
+            answer = rest.error_answer(error)
         except Exception as error:
             logger.exception("A request failed: %s", error)
             error = ServingError("INTERNAL", "Internal error.")
-            answer = self._error_answer(path, error)
+            answer = rest.error_answer(error)
         self._note(scope, path, answer.status, start, size)
-        await self._send(answer, scope["method"], send)
+        fields = [*answer.headers, *self._more_headers(path, answer.status)]
+        await _send(answer, fields, scope["method"], send)
 
     async def _answer(self, method, path, headers, body) -> Answer:
         """Returns the answer of the part of the server that a path names."""
@@ -117,7 +115,6 @@ class Application:
                 self.models,
                 self.settings.timeout,
                 headers.get("origin", ""),
-                self._cors,
             )
         if name == "/healthz":
             return Answer(200, TEXT, b"alive\n")
@@ -169,7 +166,7 @@ class Application:
         if self.token is None or path.partition("?")[0] in OPEN_PATHS:
             return
         # A browser asks without the token whether a page may send it.
-        if method == "OPTIONS" and self._cors and _is_rest(path):
+        if method == "OPTIONS" and self.settings.cors and _is_rest(path):
             return
         if not is_bearer(headers.get("authorization", ""), self.token):
             raise ServingError(
@@ -177,27 +174,20 @@ class Application:
                 "A bearer token is needed in the header `Authorization`.",
             )
 
-    def _error_answer(self, path, error):
-        headers = [*JSON, *(self._cors if _is_rest(path) else [])]
-        return Answer(error.http_status, headers, write_error(f"{error}"))
-
-    async def _send(self, answer, method, send):
-        fields = [*answer.headers, ("X-Content-Type-Options", "nosniff")]
-        if answer.status == 401:
-            fields.append(("WWW-Authenticate", "Bearer"))
-        fields.append(("Content-Length", str(len(answer.body))))
-        await send(
-            {
-                "type": "http.response.start",
-                "status": answer.status,
-                "headers": [
-                    (name.lower().encode(), value.encode("latin-1"))
-                    for name, value in fields
-                ],
-            }
-        )
-        body = b"" if method == "HEAD" else answer.body
-        await send({"type": "http.response.body", "body": body})
+    def _more_headers(self, path, status):
+        """Returns the headers that do not depend on an answer's content."""
+        headers = [("X-Content-Type-Options", "nosniff")]
+        if status == 401:
+            headers.append(("WWW-Authenticate", "Bearer"))
+        if self.settings.cors and _is_rest(path):
+            # They let pages of any site ask and read answers.
+            allowed = "Content-Type" + (", Authorization" if self.token else "")
+            headers += [
+                ("Access-Control-Allow-Origin", "*"),
+                ("Access-Control-Allow-Methods", "POST, GET"),
+                ("Access-Control-Allow-Headers", allowed),
+            ]
+        return headers
 
     def _note(self, scope, path, status, start, size):
         """Counts a request, and writes it to the access log."""
@@ -236,6 +226,22 @@ def log_access(
     }
     with contextlib.suppress(OSError):  # nobody reads the log any more
         print(json.dumps(line), file=sys.stdout, flush=True)
+
+
+async def _send(answer, fields, method, send):
+    fields.append(("Content-Length", str(len(answer.body))))
+    await send(
+        {
+            "type": "http.response.start",
+            "status": answer.status,
+            "headers": [
+                (name.lower().encode(), value.encode("latin-1"))
+                for name, value in fields
+            ],
+        }
+    )
+    body = b"" if method == "HEAD" else answer.body
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _unless_gone(coroutine, receive):
@@ -280,7 +286,7 @@ def _decompressed(body, limit):
 
 
 def _not_gzip(reason):
-    return ServingError("INVALID_ARGUMENT", f"The gzip body is {reason}.")
+    return invalid(f"The gzip body is {reason}.")
 
 
 def _is_rest(path):

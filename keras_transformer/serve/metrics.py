@@ -3,8 +3,6 @@
 import numpy as np
 import prometheus_client
 
-from keras_transformer.serve.served import ServedVersion
-
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 PREFIX = "keras_transformer"
@@ -69,15 +67,14 @@ class Metrics:
             buckets=LATENCY_BUCKETS,
         )
 
-    def queued(self, version: ServedVersion, rows: int) -> None:
-        """Notes how many texts wait."""
-        self.queue_rows.labels(version.name, version.number).set(rows)
+    def queued(self, labels: tuple[str, int], rows: int) -> None:
+        """Notes how many texts wait for a model's version, its `labels`."""
+        self.queue_rows.labels(*labels).set(rows)
 
     def batch_begun(
-        self, version: ServedVersion, batch: list, waiting: int
+        self, labels: tuple[str, int], batch: list, waiting: int
     ) -> None:
         """Notes a batch that is about to be computed."""
-        labels = version.name, version.number
         rows = sum(item.rows for item in batch)
         self.queue_rows.labels(*labels).set(waiting)
         self.rows.labels(*labels).inc(rows)
@@ -85,10 +82,9 @@ class Metrics:
         self.source_bytes.labels(*labels).inc(sum(item.bytes for item in batch))
 
     def batch_ended(
-        self, version: ServedVersion, outputs: dict, seconds: float
+        self, labels: tuple[str, int], outputs: dict, seconds: float
     ) -> None:
         """Notes a batch that was computed, with its outputs."""
-        labels = version.name, version.number
         self.batch_seconds.labels(*labels).observe(seconds)
         texts = outputs.get("translation", np.array([], object))
         words = sum(len(text.split()) for text in texts.flat)

@@ -15,11 +15,7 @@ import numpy as np
 
 from keras_transformer.export.files import METADATA
 from keras_transformer.serve import ipc
-from keras_transformer.serve.errors import ServingError
-
-
-class ProcessEndedError(Exception):
-    """The process has ended before it answered."""
+from keras_transformer.serve.errors import ProcessEndedError, ServingError
 
 
 class ModelProcess:

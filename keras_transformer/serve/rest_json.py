@@ -1,40 +1,39 @@
-"""Reads requests of TensorFlow Serving's Predict API.
+"""The JSON of a REST request for predictions, and of its answer.
 
-A request has all inputs of its signature, also those that have defaults: the
-REST API of TensorFlow Serving does not look at the defaults.
+In row form, `{"instances": [...]}` has an element for each row, and the answer
+`{"predictions": [...]}`. In column form, `{"inputs": ...}` has an array for
+each input, and the answer is `{"outputs": ...}`. Inputs have their names; where
+there is one, its values may stand alone, as the values of a single output do.
+
+Bytes that are no text are `{"b64": "..."}`, and so is each value of an output
+whose name ends in `_bytes`. `NaN`, `Infinity` and `-Infinity` are numbers.
 """
 
-import contextlib
+import base64
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import json
+import math
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from keras_transformer.serve.errors import ServingError
-from keras_transformer.serve.json_text import Members, parse
-from keras_transformer.serve.json_writer import value_text
-from keras_transformer.serve.tensors import (
-    collect,
-    invalid,
-    is_base64,
-    make_array,
-    shape_of,
-    shape_text,
-    try_array,
-)
+from keras_transformer.serve.errors import ServingError, invalid, quoted
+from keras_transformer.serve.signatures import DEFAULT, find_signature
 
-_MANY_INPUTS = "as multiple input tensors required as per tensorinfo_map"
+MOST_AXES = 64  # of NumPy's arrays
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictCall:
+class PredictRequest:
     """A request for predictions.
 
     Args:
-        signature_name: name of the signature; "" for the default one.
-        is_row_form: whether inputs came as `instances`, so that the answer
-            has `predictions`. Else they came as `inputs`, for `outputs`.
+        signature_name: name of the signature.
+        is_row_form: whether inputs came as `instances`, for `predictions`.
+            Else they came as `inputs`, for `outputs`.
         inputs: arrays by name; strings are arrays of `bytes` objects.
     """
 
@@ -43,229 +42,280 @@ class PredictCall:
     inputs: dict[str, np.ndarray]
 
 
-@contextlib.contextmanager
-def refusing_deep_nesting() -> Iterator[None]:
-    """Refuses a document that needs more levels of calls than Python has."""
-    try:
-        yield
-    except RecursionError:
-        raise invalid(
-            "JSON Parse error: The document is nested too deeply."
-        ) from None
-
-
-@refusing_deep_nesting()
-def read_predict_request(
-    body: bytes, inputs_of: Callable[[str], Mapping[str, Any]]
-) -> PredictCall:
-    """Reads a request for predictions.
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Returns the object of JSON that a body holds.
 
     Args:
-        body: the JSON document. What follows it is ignored.
-        inputs_of: returns the `TensorInfo` messages of a signature's inputs,
-            by name; "" is the default signature. It may raise `ServingError`.
+        body: the document, in UTF-8. What follows it is ignored.
 
     Raises:
-        ServingError: `INVALID_ARGUMENT` with TensorFlow Serving's text, or
-            what `inputs_of` raises.
+        ServingError: `INVALID_ARGUMENT` if there is none.
     """
-    document = parse_object(body)
-    name = signature_name_of(document)
-    infos = inputs_of(name)
-    if not infos:
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_object, parse_float=_finite_float
+    )
+    try:
+        text = body.decode("utf-8-sig").lstrip(" \t\n\r")
+        document, _ = decoder.raw_decode(text)
+    except UnicodeDecodeError as error:
+        raise invalid(f"The body is no UTF-8: {error}.") from None
+    except json.JSONDecodeError as error:
+        raise invalid(f"The body is no JSON: {error}.") from None
+    except RecursionError:
+        raise invalid("The body is nested too deeply.") from None
+    except ValueError:  # of `int`, which reads 4,300 digits at most
+        raise invalid("A number in the body has too many digits.") from None
+    if not isinstance(document, dict):
         raise invalid(
-            f"Failed to get input map for signature: {name or 'DEFAULT'}"
+            f"The body must be an object of JSON. Received: {quoted(document)}."
         )
-    dtypes = {key: infos[key].dtype for key in sorted(infos)}
-    if "instances" in document:
-        instances = _instances(document)
-        arrays = _fast_rows(instances, dtypes) or _rows(instances, dtypes)
-        return PredictCall(name, True, arrays)
-    if "inputs" in document:
-        arrays = _columns(document.find("inputs"), dtypes)
-        return PredictCall(name, False, arrays)
-    raise invalid("Missing 'inputs' or 'instances' key")
-
-
-def parse_object(body: bytes) -> Members:
-    """Reads a document that is an object."""
-    document = parse(body)
-    if not isinstance(document, Members):
-        raise wrong_format(document, "Is not object")
     return document
 
 
-def wrong_format(value: Any, problem: str) -> ServingError:
-    """Returns the error of a value that has another form than expected."""
-    return invalid(f"JSON Value: {value_text(value)} {problem}")
+def read_predict_request(
+    document: dict[str, Any], signatures: Mapping[str, Any]
+) -> PredictRequest:
+    """Reads a request for predictions.
 
+    It has all inputs of its signature, also those that have defaults: the REST
+    API of TensorFlow Serving does not look at the defaults.
 
-def signature_name_of(document: Members) -> str:
-    """Returns the signature that a request names, "" if it names none."""
-    name = document.find("signature_name", "")
+    Args:
+        document: the body of the request, as `parse_object` returns it.
+        signatures: `SignatureDef` messages by name.
+
+    Raises:
+        ServingError: if it does not fit a signature.
+    """
+    name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid(
-            f"JSON Value: {value_text(document)} not formatted correctly. "
-            "'signature_name' key must be a string value."
+            f"`signature_name` must be a string. Received: {quoted(name)}."
         )
-    return name
-
-
-def _instances(document):
-    """Returns the list of instances."""
-    instances = document.find("instances")
-    if "inputs" in document:
-        raise wrong_format(
-            document,
-            "Not formatted correctly expecting only one of 'inputs' or "
-            "'instances' keys to exist ",
+    name = name or DEFAULT
+    inputs = find_signature(signatures, name).inputs
+    if not inputs:
+        raise invalid(f"Signature {name} has no inputs, so it is not served.")
+    if ("instances" in document) == ("inputs" in document):
+        raise invalid(
+            "A request must have either `instances` or `inputs`. Received the "
+            f"keys: {quoted(list(document))}."
         )
-    if not isinstance(instances, list):
-        # The word is TensorFlow Serving's.
-        raise wrong_format(
-            document, "Excepting 'instances' to be an list/array"
-        )
-    if not instances:
-        raise wrong_format(document, "No values in 'instances' array")
-    return instances
-
-
-def _is_named(instance):
-    return isinstance(instance, Members) and not is_base64(instance)
-
-
-def _fast_rows(instances, dtypes):
-    """Returns the arrays of all instances, or `None` if anything is wrong."""
-    names = set(dtypes)
-    if all(map(_is_named, instances)):
-        rows = list(map(dict, instances))
-        if any(
-            len(instance) != len(names) or row.keys() != names
-            for instance, row in zip(instances, rows, strict=True)
-        ):
-            return None
-        columns = {name: [row[name] for row in rows] for name in dtypes}
-    elif len(names) == 1 and not any(map(_is_named, instances)):
-        columns = {next(iter(dtypes)): instances}
+    is_row_form = "instances" in document
+    if is_row_form:
+        columns = _columns_of_rows(document["instances"], sorted(inputs))
     else:
-        return None
+        columns = _columns(document["inputs"], sorted(inputs))
     arrays = {
-        name: try_array(values, dtypes[name])
-        for name, values in columns.items()
+        key: _array(key, value, tf.as_dtype(inputs[key].dtype))
+        for key, value in columns.items()
     }
-    return None if any(x is None for x in arrays.values()) else arrays
+    return PredictRequest(name, is_row_form, arrays)
 
 
-class _Rows:
-    """Collects the tensors of instances, which must have equal shapes."""
-
-    def __init__(self, dtypes):
-        self.dtypes = dtypes
-        self.leaves = {}
-        self.sizes = {}
-        self.shapes = {}
-
-    def add(self, name, value):
-        if name not in self.dtypes:
-            raise invalid(f"JSON object: does not have named input: {name}")
-        shape = shape_of(value)
-        leaves = list(collect(value, shape, self.dtypes[name]))
-        size = self.sizes.setdefault(name, len(leaves))
-        expected = self.shapes.setdefault(name, shape)
-        if size != len(leaves):
-            raise invalid(
-                f"Expecting tensor size: {size} but got: {len(leaves)}"
-            )
-        if shape != expected:
-            raise invalid(
-                f"Expecting shape {shape_text(expected)}"
-                f" but got: {shape_text(shape)}"
-            )
-        self.leaves.setdefault(name, []).extend(leaves)
-
-    def arrays(self, count):
-        return {
-            name: make_array(
-                leaves[: count * self.sizes[name]],
-                (count, *self.shapes[name]),
-                self.dtypes[name],
-            )
-            for name, leaves in self.leaves.items()
-        }
-
-
-def _rows(instances, dtypes):
-    """Reads the instances one by one."""
-    if not isinstance(instances[0], Members) and len(dtypes) > 1:
+def _object(pairs):
+    found = dict(pairs)
+    if len(found) < len(pairs):
         raise invalid(
-            "instances is a plain list, but expecting list of objects "
-            f"{_MANY_INPUTS}"
+            "The keys of an object must differ. Received the keys: "
+            f"{quoted([key for key, _ in pairs])}."
         )
-    rows = _Rows(dtypes)
-    are_named = _is_named(instances[0])
-    for index, instance in enumerate(instances):
-        if are_named and not _is_named(instance):
-            raise invalid(
-                f"Expecting object but got list at item {index} of input list"
-            )
-        if not are_named and _is_named(instance):
-            raise invalid(
-                f"Expecting value/list but got object at item {index} of "
-                "input list"
-            )
-        if are_named:
-            _add_named(rows, index, instance)
-        else:
-            # TensorFlow Serving takes the first input of a map, which has no
-            # order if there are several.
-            _add(rows, index, next(iter(dtypes)), instance, "")
-    return rows.arrays(len(instances))
+    return found
 
 
-def _add_named(rows, index, instance):
-    for name, value in instance:
-        _add(rows, index, name, value, f" key: {name}")
-    if {name for name, _ in instance} != set(rows.dtypes):
+def _finite_float(digits):
+    value = float(digits)
+    if math.isinf(value):
+        raise invalid(f"A number is too large. Received: {quoted(digits)}.")
+    return value
+
+
+def _is_named(value):
+    """Returns whether a value is an object of named inputs, not of bytes."""
+    return isinstance(value, dict) and not _is_base64(value)
+
+
+def _is_base64(value):
+    return value.keys() == {"b64"} and isinstance(value["b64"], str)
+
+
+def _columns_of_rows(instances, names):
+    """Returns the values of each input, one for each of the instances."""
+    if not isinstance(instances, list) or not instances:
         raise invalid(
-            f"Failed to process element: {index} of 'instances' list. JSON "
-            f"object: {value_text(instance)} keys must be equal to: "
-            f"{','.join(rows.dtypes)}"
+            "`instances` must be a list that is not empty. Received: "
+            f"{quoted(instances)}."
         )
+    if len(names) == 1 and not any(map(_is_named, instances)):
+        return {names[0]: instances}
+    for instance in instances:
+        if not _is_named(instance) or instance.keys() != {*names}:
+            raise invalid(
+                "Each of the `instances` must be an object of "
+                f"{', '.join(names)}. Received: {quoted(instance)}."
+            )
+    return {name: [row[name] for row in instances] for name in names}
 
 
-def _add(rows, index, name, value, key):
+def _columns(value, names):
+    """Returns the value of each input in `inputs`."""
+    if _is_named(value) and value.keys() >= {*names}:
+        return {name: value[name] for name in names}
+    if _is_named(value) or len(names) > 1:
+        raise invalid(
+            f"`inputs` must be an object that has {', '.join(names)}. "
+            f"Received: {quoted(value)}."
+        )
+    return {names[0]: value}
+
+
+def _array(name, value, dtype):
+    """Returns the array of a value or of nested lists."""
+    shape: list[int] = []
+    leaves = [value]
+    while leaves and isinstance(leaves[0], list):
+        shape.append(len(leaves[0]))
+        if len(shape) > MOST_AXES or any(
+            not isinstance(x, list) or len(x) != shape[-1] for x in leaves
+        ):
+            raise invalid(
+                f"Input {name} must be a value, or lists of equal length in at "
+                f"most {MOST_AXES} levels. Received: {quoted(value)}."
+            )
+        leaves = list(chain.from_iterable(leaves))
+    if dtype != tf.string:
+        return _numbers(name, leaves, dtype).reshape(shape)
+    array = np.empty(len(leaves), object)
+    array[:] = [_bytes(name, leaf) for leaf in leaves]
+    return array.reshape(shape)
+
+
+def _bytes(name, value):
+    """Returns the bytes of a string or of an object that stands for bytes."""
     try:
-        rows.add(name, value)
-    except ServingError as error:
-        raise invalid(
-            f"Failed to process element: {index}{key} of 'instances' list. "
-            f"Error: {error.code}: {error}"
-        ) from error
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, dict) and _is_base64(value):
+            text = "".join(value["b64"].split())
+            padding = "" if "=" in text else "=" * (-len(text) % 4)
+            return base64.b64decode(text + padding, validate=True)
+    except ValueError:  # half of a surrogate pair, or no base64
+        pass
+    raise invalid(
+        f'Input {name} must have strings, or bytes as {{"b64": "..."}} in '
+        f"base64. Received: {quoted(value)}."
+    )
 
 
-def _columns(value, dtypes):
-    """Reads the value of `inputs`."""
-    if _is_named(value):
-        pairs = {}
-        for name, dtype in dtypes.items():
-            if name not in value:
-                raise invalid(
-                    f"Missing named input: {name} in 'inputs' object."
-                )
-            pairs[name] = _column(value.find(name), dtype)
-        return pairs
-    if len(dtypes) > 1:
-        raise invalid(
-            "inputs is a plain value/list, but expecting an object "
-            f"{_MANY_INPUTS}"
+def _numbers(name, leaves, dtype):
+    """Returns numbers or truth values that the dtype holds as they are.
+
+    An integer for a float dtype must be exact; a float may be rounded.
+    """
+    numpy_dtype = np.dtype(dtype.as_numpy_dtype)
+    if numpy_dtype.kind == "b":
+        fit = [type(x) is bool for x in leaves]
+    elif numpy_dtype.kind in "iu":
+        low, high = dtype.min, dtype.max
+        fit = [type(x) is int and low <= x <= high for x in leaves]
+    elif numpy_dtype.kind == "f":
+        end = 2 ** (np.finfo(numpy_dtype).nmant + 1)
+        fit = [
+            type(x) is float or (type(x) is int and -end < x < end)
+            for x in leaves
+        ]
+    else:
+        raise ServingError(
+            "UNIMPLEMENTED", f"Input {name} of {dtype.name} has no JSON."
         )
-    ((name, dtype),) = dtypes.items()
-    return {name: _column(value, dtype)}
-
-
-def _column(value, dtype):
-    array = try_array(value, dtype)
-    if array is None:
-        shape = shape_of(value)
-        array = make_array(list(collect(value, shape, dtype)), shape, dtype)
+    if all(fit):
+        with np.errstate(over="ignore", under="ignore"):
+            array = np.array(leaves, numpy_dtype)
+        if numpy_dtype.kind == "f":
+            fit = np.isfinite(array) | ~np.isfinite(np.array(leaves, float))
+    if not np.all(fit):
+        wrong = leaves[list(fit).index(False)]
+        raise invalid(
+            f"Input {name} must have values of dtype {dtype.name}. Received: "
+            f"{quoted(wrong)}."
+        )
     return array
+
+
+def write_predictions(
+    outputs: Mapping[str, np.ndarray], is_row_form: bool
+) -> bytes:
+    """Returns the answer to a request for predictions, in UTF-8.
+
+    Args:
+        outputs: arrays by name; strings are arrays of `bytes` objects.
+        is_row_form: whether to write `predictions`, one for each row, or
+            `outputs`.
+
+    Raises:
+        ServingError: `INVALID_ARGUMENT` if there is no output, if one has a
+            dtype that JSON has not, or, for rows, if outputs have no or
+            different first dimensions.
+    """
+    arrays = {name: np.asarray(outputs[name]) for name in sorted(outputs)}
+    if not arrays:
+        raise invalid("The signature has no outputs.")
+    if is_row_form:
+        _check_rows(arrays)
+    columns = {name: _values(name, array) for name, array in arrays.items()}
+    answer: Any = columns
+    if len(columns) == 1:
+        (answer,) = columns.values()
+    elif is_row_form:
+        rows = zip(*columns.values(), strict=True)
+        answer = [dict(zip(columns, row, strict=True)) for row in rows]
+    key = "predictions" if is_row_form else "outputs"
+    return json.dumps({key: answer}, ensure_ascii=False).encode()
+
+
+def _check_rows(arrays):
+    shapes = {name: array.shape for name, array in arrays.items()}
+    sizes = {shape[:1] for shape in shapes.values()}
+    if len(sizes) > 1 or () in sizes:
+        raise invalid(
+            "In row form, all outputs need the same number of rows. Received: "
+            f"shapes {shapes}. Ask in column form, by `inputs`."
+        )
+
+
+def _values(name, array):
+    """Returns an array as nested lists of what JSON has."""
+    if array.dtype.kind in "OS":
+        texts = [_text(name, value) for value in array.ravel().tolist()]
+        found = np.empty(len(texts), object)
+        found[:] = texts
+        return found.reshape(array.shape).tolist()
+    if array.dtype == np.float32:
+        return _short(array).tolist()
+    if array.dtype.kind not in "biuf":
+        raise invalid(f"Output {name} of {array.dtype} has no JSON.")
+    return array.tolist()
+
+
+def _text(name, value):
+    if name.endswith("_bytes"):
+        return {"b64": base64.b64encode(value).decode()}
+    return value.decode(errors="replace")
+
+
+def _short(array):
+    """Returns float32 as the float64 with few digits that rounds to it.
+
+    As TensorFlow Serving writes them: six significant digits where they give
+    the same float32, otherwise nine.
+    """
+    exact = array.astype(np.float64)
+    found = exact
+    with np.errstate(all="ignore"):  # zeros and what is not finite stay
+        places = -np.floor(np.log10(np.abs(exact)))
+        for digits in (9, 6):
+            scale = 10.0 ** np.maximum(places + digits - 1, 0)
+            rounded = np.rint(exact * scale) / scale
+            is_same = rounded.astype(np.float32) == array
+            found = np.where(is_same, rounded, found)
+    return found

@@ -27,9 +27,9 @@ from keras_transformer.serve.grpc_services import (
 from keras_transformer.serve.http_app import Application
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_config import ModelConfig
-from keras_transformer.serve.models import Models
+from keras_transformer.serve.model_registry import ModelRegistry
+from keras_transformer.serve.served_model import ServedModel
 from keras_transformer.serve.settings import ServeSettings
-from keras_transformer.serve.version import Version
 
 StartEngine = Callable[[pathlib.Path, int | None], Awaitable[Engine]]
 KEEP_ALIVE = 75  # seconds, more than a load balancer's usual 60
@@ -71,12 +71,12 @@ async def _serve(read_configs, settings, start_engine):
     async def start_version(name, path):
         engine = await start_engine(path, settings.threads)
         try:
-            return Version(name, path, engine, settings, metrics)
+            return ServedModel(name, path, engine, settings, metrics)
         except BaseException:
             await engine.stop()
             raise
 
-    models = Models(read_configs, start_version, settings.poll_seconds)
+    models = ModelRegistry(read_configs, start_version, settings.poll_seconds)
     application = Application(models, settings, metrics, token)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -8,9 +8,10 @@ import importlib.resources
 import json
 import pathlib
 
-from keras_transformer.serve.errors import ServingError
-from keras_transformer.serve.models import Models
+from keras_transformer.serve.errors import ServingError, invalid, quoted
+from keras_transformer.serve.model_registry import ModelRegistry
 from keras_transformer.serve.rest import JSON, Answer
+from keras_transformer.serve.rest_json import parse_object
 
 FOLDER = importlib.resources.files("keras_transformer.serve") / "page"
 TYPES = {
@@ -29,7 +30,9 @@ POLICY = (
 )
 
 
-async def answer(method: str, path: str, body: bytes, models: Models) -> Answer:
+async def answer(
+    method: str, path: str, body: bytes, models: ModelRegistry
+) -> Answer:
     """Returns a file of the page, or the answer to one of its requests.
 
     Raises:
@@ -51,9 +54,11 @@ async def answer(method: str, path: str, body: bytes, models: Models) -> Answer:
     known = {*FILES, "/api/models", "/api/split"}
     if path in known:
         raise ServingError(
-            "UNIMPLEMENTED", f"No method {method} for {path}.", http_status=405
+            "UNIMPLEMENTED",
+            f"No method {quoted(method)} for {path}.",
+            http_status=405,
         )
-    raise ServingError("NOT_FOUND", f"Nothing is served at {path}.")
+    raise ServingError("NOT_FOUND", f"Nothing is served at {quoted(path)}.")
 
 
 def _models(models):
@@ -84,16 +89,12 @@ def _split(body):
     """Splits a document into sentences and what is between them."""
     from keras_transformer.inference.sentences import split_sentences
 
-    try:
-        request = json.loads(body)
-        text, language = request["text"], request["language"]
-        if not (isinstance(text, str) and isinstance(language, str)):
-            raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ServingError(
-            "INVALID_ARGUMENT",
-            'Expected a body such as {"text": "Yes. No.", "language": "en"}.',
-        ) from None
+    request = parse_object(body)
+    text, language = request.get("text"), request.get("language")
+    if not (isinstance(text, str) and isinstance(language, str)):
+        raise invalid(
+            'Expected a body such as {"text": "Yes. No.", "language": "en"}.'
+        )
     split = split_sentences(text, language)
     return {"sentences": split.sentences, "separators": split.separators}
 

@@ -7,16 +7,15 @@ import re
 
 import pytest
 
-from keras_transformer.serve import models as models_module
-from keras_transformer.serve.errors import ServingError
+from keras_transformer.serve import model_registry
+from keras_transformer.serve.errors import ProcessEndedError, ServingError
 from keras_transformer.serve.model_config import (
     ModelConfig,
     config_of_path,
     read_config_file,
     versions_in,
 )
-from keras_transformer.serve.model_process import ProcessEndedError
-from keras_transformer.serve.models import Models
+from keras_transformer.serve.model_registry import ModelRegistry
 
 
 class Served:
@@ -52,12 +51,12 @@ def follow(config, use, damaged=()):
             raise ValueError("damaged")
         return Served(path)
 
-    asyncio.run(use(Models(lambda: list(config), start_version, 0.01)))
+    asyncio.run(use(ModelRegistry(lambda: list(config), start_version, 0.01)))
 
 
 @pytest.fixture(autouse=True)
 def unload_at_once(monkeypatch):
-    monkeypatch.setattr(models_module, "SECONDS_BEFORE_UNLOADING", 0)
+    monkeypatch.setattr(model_registry, "SECONDS_BEFORE_UNLOADING", 0)
 
 
 @pytest.fixture
@@ -78,6 +77,51 @@ def unreadable(monkeypatch):
     return folders
 
 
+def test_an_older_version_is_served_if_newer_ones_are_damaged(tmp_path):
+    make_versions(tmp_path, 1, 2, 3)
+    damaged = {tmp_path / "2", tmp_path / "3"}
+
+    async def states(models):
+        await models.update()
+        return {s.version: s.state for s in models.statuses("demo")}
+
+    async def use(models):
+        end = {2: "END", 3: "END"}
+        for _ in range(2):
+            assert await states(models) == {1: "AVAILABLE", **end}
+        damaged.remove(tmp_path / "3")
+        (tmp_path / "3" / "again").touch()
+        assert await states(models) == {
+            1: "UNLOADING",
+            2: "END",
+            3: "AVAILABLE",
+        }
+        await models.stop()
+
+    async def use_2(models):
+        assert await states(models) == {2: "END"}
+
+    follow([ModelConfig("demo", tmp_path)], use, damaged)
+    # A version that was asked for is not replaced by another.
+    follow([ModelConfig("demo", tmp_path, versions=[2])], use_2, damaged)
+
+
+def test_a_server_is_ready_while_each_of_its_versions_runs(tmp_path):
+    make_versions(tmp_path, 3, 4)
+
+    async def use(models):
+        assert not models.are_ready
+        await models.update()
+        assert models.are_ready
+        for number in (3, 4):
+            models.find("demo", number).is_running = False
+            assert not models.are_ready
+            models.find("demo", number).is_running = True
+        assert models.are_ready
+
+    follow([ModelConfig("demo", tmp_path, versions=[3, 4])], use)
+
+
 def test_a_version_that_cannot_be_read_is_passed_over(tmp_path, unreadable):
     make_versions(tmp_path, 1, 2)
     unreadable.add(tmp_path / "2")
@@ -93,7 +137,7 @@ def test_a_version_whose_process_was_killed_is_tried_again(
     tmp_path, monkeypatch
 ):
     """Its files are as they were. What is damaged is not tried again."""
-    monkeypatch.setattr(models_module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(model_registry, "FIRST_PAUSE", 0.01)
     make_versions(tmp_path, 1)
     tried = []
 
@@ -107,7 +151,7 @@ def test_a_version_whose_process_was_killed_is_tried_again(
 
     async def use():
         config = ModelConfig("demo", tmp_path, versions=[1, 2, 3])
-        models = Models(lambda: [config], start_version, 0.01)
+        models = ModelRegistry(lambda: [config], start_version, 0.01)
         await models.update()
         make_versions(tmp_path, 2, 3)
         for _ in range(30):
@@ -171,7 +215,7 @@ def test_a_folder_that_cannot_be_read_stops_no_other_model(
             raise PermissionError(13, "Permission denied", f"{folder}")
         return find(folder)
 
-    monkeypatch.setattr(models_module, "versions_in", look)
+    monkeypatch.setattr(model_registry, "versions_in", look)
 
     async def use(models):
         for _ in range(2):
@@ -189,7 +233,7 @@ def test_a_wrong_config_file_is_logged_once(tmp_path, caplog):
     file.write_text("model_config_list {")
 
     async def use():
-        models = Models(lambda: read_config_file(file), Served, 0.001)
+        models = ModelRegistry(lambda: read_config_file(file), Served, 0.001)
         watching = asyncio.create_task(models.watch())
         await asyncio.sleep(0.1)
         file.write_text("")
@@ -233,7 +277,7 @@ def test_a_label_stays_until_its_next_version_answers(tmp_path):
         assert models.available("demo") == [4]
         configs[:] = [ModelConfig("demo", tmp_path, versions=[4])]
         await models.update()
-        with pytest.raises(ServingError, match="version label: stable"):
+        with pytest.raises(ServingError, match='the label "stable"'):
             number()
 
     follow(configs, use, damaged)

@@ -14,15 +14,18 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.export.files import METADATA
 from keras_transformer.serve.batching import (
-    Item,
+    QueuedRows,
     RowQueue,
     answer_batch,
     inputs_of,
 )
 from keras_transformer.serve.engine import Engine
-from keras_transformer.serve.errors import ServingError, too_large
+from keras_transformer.serve.errors import (
+    ProcessEndedError,
+    ServingError,
+    too_large,
+)
 from keras_transformer.serve.metrics import Metrics
-from keras_transformer.serve.model_process import ProcessEndedError
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.serve.signatures import DEFAULT
 
@@ -34,8 +37,8 @@ ROW_WISE = {DEFAULT, "n_best", "score"}
 MOST_TRIES = 3
 
 
-class Version:
-    """A `ServedVersion` whose requests are computed by an `Engine`.
+class ServedModel:
+    """A version of a model whose requests are computed by an `Engine`.
 
     Args:
         name: name of the model.
@@ -43,6 +46,11 @@ class Version:
         engine: computes batches.
         settings: limits of requests, batches and the queue.
         metrics: counts what is done.
+
+    Attributes:
+        number: number of the version.
+        signatures: `SignatureDef` messages by name.
+        metadata: contents of `keras_transformer.json`.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class Version:
         self._engine = engine
         self._settings = settings
         self._metrics = metrics
+        self._labels = (self.name, self.number)
         self._queue = RowQueue(settings.max_batch_rows, settings.by_length)
         self._arrived = asyncio.Event()
         self._free = asyncio.Semaphore(engine.slots)
@@ -79,7 +88,8 @@ class Version:
 
     @property
     def is_running(self) -> bool:
-        """Whether batches are computed, see `ServedVersion.is_running`."""
+        """Whether requests are computed; `False` while what computes them
+        cannot be started."""
         return self._engine.is_running
 
     async def predict(
@@ -88,14 +98,24 @@ class Version:
         inputs: Mapping[str, np.ndarray],
         timeout: float | None = None,
     ) -> dict[str, np.ndarray]:
-        """Computes a signature, see `ServedVersion.predict`."""
+        """Computes a signature.
+
+        Args:
+            signature_name: name of a signature of the model.
+            inputs: arrays by name; strings are arrays of `bytes` objects.
+                Inputs that have a default may be missing.
+            timeout: seconds until the answer is of no use. Defaults to `None`.
+
+        Raises:
+            ServingError: with a code for the client.
+        """
         inputs = {**self._defaults[signature_name], **inputs}
         self._check_rows(_rows(inputs))
         items = _items(signature_name, inputs)
         self._check_items(items)
         self._queue.put(items)
         self._arrived.set()
-        self._metrics.queued(self, self._queue.rows)
+        self._metrics.queued(self._labels, self._queue.rows)
         self._answering += 1
         try:
             async with asyncio.timeout(timeout):
@@ -110,7 +130,7 @@ class Version:
                 item.answer.cancel()
             if any(item.answer.cancelled() for item in items):
                 self._queue.forget_cancelled()
-                self._metrics.queued(self, self._queue.rows)
+                self._metrics.queued(self._labels, self._queue.rows)
         return _joined(parts)
 
     async def stop(self) -> None:
@@ -161,7 +181,7 @@ class Version:
             while not (batch := self._queue.take(self._engine.slots)):
                 self._arrived.clear()
                 await self._arrived.wait()
-            self._metrics.batch_begun(self, batch, self._queue.rows)
+            self._metrics.batch_begun(self._labels, batch, self._queue.rows)
             task = asyncio.create_task(self._compute(batch))
             self._computing.add(task)
             task.add_done_callback(self._computing.discard)
@@ -177,7 +197,7 @@ class Version:
                 signature_name, inputs_of(batch)
             )
             seconds = time.monotonic() - start
-            self._metrics.batch_ended(self, outputs, seconds)
+            self._metrics.batch_ended(self._labels, outputs, seconds)
             answer_batch(batch, outputs)
         except ProcessEndedError:
             self._repeat(batch)
@@ -233,7 +253,7 @@ def _items(signature_name, inputs):
         lengths = _lengths(batched)
         length = max(lengths, default=0)
         rows = max(count, 1)
-        return [Item(key, inputs, rows, length, sum(lengths), future())]
+        return [QueuedRows(key, inputs, rows, length, sum(lengths), future())]
     key = (
         signature_name,
         *((name, value.tobytes()) for name, value in sorted(scalars.items())),
@@ -242,7 +262,9 @@ def _items(signature_name, inputs):
     for i in range(count):
         row = {name: value[i : i + 1] for name, value in batched.items()}
         length = sum(_lengths(row))
-        items.append(Item(key, {**row, **scalars}, 1, length, length, future()))
+        items.append(
+            QueuedRows(key, {**row, **scalars}, 1, length, length, future())
+        )
     return items
 
 

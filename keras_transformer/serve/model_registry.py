@@ -8,25 +8,42 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from tensorflow_serving.apis import get_model_status_pb2
 
 from keras_transformer.serve.engine import FIRST_PAUSE, LONGEST_PAUSE
 from keras_transformer.serve.errors import (
+    ProcessEndedError,
     no_label,
-    no_servable,
-    no_status,
+    not_served,
 )
 from keras_transformer.serve.model_config import ModelConfig, versions_in
-from keras_transformer.serve.model_process import ProcessEndedError
-from keras_transformer.serve.served import ServedVersion, VersionStatus
-from keras_transformer.serve.version import Version
+from keras_transformer.serve.served_model import ServedModel
 
 logger = logging.getLogger("keras_transformer.serve")
 
 # A request may have found a version and not yet be waiting in it.
 SECONDS_BEFORE_UNLOADING = 1.0
 
-StartVersion = Callable[[str, pathlib.Path], Awaitable[Version]]
+StartVersion = Callable[[str, pathlib.Path], Awaitable[ServedModel]]
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionStatus:
+    """State of one version of a model.
+
+    Args:
+        version: number of the version.
+        state: "START", "LOADING", "AVAILABLE", "UNLOADING" or "END".
+        error_code: name of a gRPC status code. Defaults to "OK".
+        error_message: text of the error. Defaults to "".
+    """
+
+    version: int
+    state: str
+    error_code: str = "OK"
+    error_message: str = ""
 
 
 @dataclasses.dataclass
@@ -43,7 +60,7 @@ class _Entry:
     status: VersionStatus
     path: pathlib.Path
     files: frozenset | None
-    served: Version | None = None
+    served: ServedModel | None = None
 
     def may_become(self, path: pathlib.Path) -> bool:
         """Returns whether its place is for a version of this folder."""
@@ -52,8 +69,8 @@ class _Entry:
         return self.status.state == "END"
 
 
-class Models:
-    """`ServedModels` that follow the folders of their versions.
+class ModelRegistry:
+    """The models of a server, which follow the folders of their versions.
 
     Args:
         read_configs: returns the models to serve; called before each look.
@@ -80,8 +97,13 @@ class Models:
 
     def find(
         self, name: str, version: int | None = None, label: str | None = None
-    ) -> ServedVersion:
-        """Returns a version that answers requests, see `ServedModels`."""
+    ) -> ServedModel:
+        """Returns a version that answers requests, by default the newest.
+
+        Raises:
+            ServingError: `NOT_FOUND` for an unknown model or version;
+                `INVALID_ARGUMENT` for an unknown label.
+        """
         if label is not None:
             version = self._labels.get(name, {}).get(label)
             if version is None:
@@ -92,13 +114,17 @@ class Models:
             self._entries[name][number].served if number in available else None
         )
         if served is None:
-            raise no_servable(name, version)
+            raise not_served(name, version)
         return served
 
     def statuses(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> list[VersionStatus]:
-        """Returns the states of versions, see `ServedModels`."""
+        """Returns the states of a model's versions, newest first.
+
+        Raises:
+            ServingError: see `find`.
+        """
         if label is not None:
             version = self.find(name, label=label).number
         found = [
@@ -107,7 +133,7 @@ class Models:
             if version in (None, status.version)
         ]
         if not found:
-            raise no_status(name, version)
+            raise not_served(name, version)
         return found
 
     @property
@@ -299,6 +325,22 @@ class Models:
         task = asyncio.create_task(unload())
         self._unloading.add(task)
         task.add_done_callback(self._unloading.discard)
+
+
+def status_response(
+    statuses: Iterable[VersionStatus],
+) -> get_model_status_pb2.GetModelStatusResponse:
+    """Returns the states of a model's versions as a message, in their order."""
+    response = get_model_status_pb2.GetModelStatusResponse()
+    for status in statuses:
+        added = response.model_version_status.add(
+            version=status.version, state=status.state
+        )
+        # The enumeration of codes is TensorFlow's; its descriptor is here.
+        codes = added.status.DESCRIPTOR.fields_by_name["error_code"].enum_type
+        added.status.error_code = codes.values_by_name[status.error_code].number
+        added.status.error_message = status.error_message
+    return response
 
 
 def _files(folder):

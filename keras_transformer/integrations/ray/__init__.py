@@ -1,1 +1,0 @@
-"""Ray Serve: computes the signatures of exports in replicas."""
