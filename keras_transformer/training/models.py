@@ -296,18 +296,9 @@ def with_other_depth(
     Encoder and decoder keep their first layers (Shleifer and Rush, 2020). The
     layers that a deeper one has besides are new.
 
-    Example:
-
-    >>> import dataclasses
-    >>> from keras_transformer.training import load_model, open_run
-    >>> model = load_model(open_run("runs/demo"))
-    >>> config = dataclasses.replace(model.config, num_decoder_layers=1)
-    >>> len(with_other_depth(model, config, seed=1).decoder_layers)
-    1
-
     Args:
         model: the trained model.
-        config: its config, but for `num_layers`, `num_encoder_layers`,
+        config: its config, except for `num_layers`, `num_encoder_layers`,
             `num_decoder_layers` and rates of dropout.
         seed: seed of the new layers.
     """

@@ -1,4 +1,4 @@
-"""The start of a run: its settings are checked, its vocabulary is learned."""
+"""Starts a run: checks settings, learns the vocabulary, writes the folder."""
 
 import dataclasses
 import os
@@ -140,7 +140,7 @@ def start_run(
             shared_vocabulary=initial.recipe.shared_vocabulary,
         )
     overrides = _without_vocabulary(overrides, None if preset else initial)
-    # Wrong settings are to show before the corpus is read.
+    # Validate before reading the corpus.
     config = _config(preset, initial, recipe, None, overrides)
     keras.activations.get(config.activation)
     _check_positions(config, recipe)
