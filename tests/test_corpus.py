@@ -10,9 +10,9 @@ from keras_transformer.data import tfds_corpus
 from keras_transformer.data.corpus import (
     SentencePairs,
     load_pairs,
-    read_lines,
     remove_unusable,
 )
+from keras_transformer.data.text_files import read_lines
 
 
 def write(folder, name, data):

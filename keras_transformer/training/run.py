@@ -182,30 +182,6 @@ def write_run(run: Run, folder: pathlib.Path):
             file.write(data)
 
 
-def copy_model_card(run: Run, path: pathlib.Path):
-    """Copies the model card of the imported model that a run is or began
-    with, if there is one."""
-    card = run.folder / MODEL_CARD
-    if card.exists():
-        shutil.copyfile(card, path)
-
-
-def wait_for_file(path: pathlib.Path):
-    """Waits until a file is there, which the first worker writes.
-
-    Raises:
-        TimeoutError: if it does not come.
-    """
-    for _ in range(LONGEST_WAIT):
-        if path.exists():
-            return
-        time.sleep(1)
-    raise TimeoutError(
-        f"The first worker has not written {str(path)!r} in {LONGEST_WAIT} s. "
-        "Is the folder on a file system that all workers share?"
-    )
-
-
 def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
     """Adds a line to `starts.jsonl`: what this start of training runs on, and
     up to which step."""
@@ -243,3 +219,27 @@ def steps_to_train(run: Run) -> int:
             with contextlib.suppress(ValueError):  # a line that was cut short
                 steps.append(json.loads(line)["steps"])
     return max(steps)
+
+
+def copy_model_card(run: Run, path: pathlib.Path):
+    """Copies the model card of the imported model that a run is or began
+    with, if there is one."""
+    card = run.folder / MODEL_CARD
+    if card.exists():
+        shutil.copyfile(card, path)
+
+
+def wait_for_file(path: pathlib.Path):
+    """Waits until a file is there, which the first worker writes.
+
+    Raises:
+        TimeoutError: if it does not come.
+    """
+    for _ in range(LONGEST_WAIT):
+        if path.exists():
+            return
+        time.sleep(1)
+    raise TimeoutError(
+        f"The first worker has not written {str(path)!r} in {LONGEST_WAIT} s. "
+        "Is the folder on a file system that all workers share?"
+    )

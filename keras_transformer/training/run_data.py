@@ -22,14 +22,11 @@ from keras_transformer.data.corpus import (
     load_pairs,
     remove_unusable,
 )
-from keras_transformer.data.options import CorpusSettings, Preparation
-from keras_transformer.data.preparation import prepare, total_left_out
 from keras_transformer.data.prepared_corpus import (
     PreparedCorpus,
     is_prepared,
     read_manifest,
 )
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run
 
@@ -144,28 +141,6 @@ def _encode_split(run, pairs, name):
             "--max-length, or look at the files of the split."
         )
     return Split(pairs, encoded)
-
-
-def prepare_training_pairs(
-    recipe: Recipe,
-    folder: str | os.PathLike,
-    tokenizers: tuple[Tokenizer, Tokenizer] | None,
-) -> PreparedCorpus:
-    """Prepares the training pairs of a new run whose corpus is not prepared."""
-    fields = dataclasses.fields(CorpusSettings)
-    settings = {field.name: getattr(recipe, field.name) for field in fields}
-    found = prepare(
-        recipe.corpus,
-        folder,
-        Preparation(**settings),
-        tokenizers=tokenizers,
-        evaluation={},  # is loaded as text
-    )
-    print(
-        f"{recipe.train_split}: {len(found):,} pairs; left out: "
-        f"{total_left_out(found.manifest)}."
-    )
-    return found
 
 
 def check_corpus(recipe: Recipe) -> None:
