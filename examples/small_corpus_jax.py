@@ -40,7 +40,7 @@ import sentencepiece
 
 from keras_transformer import TransformerConfig
 from keras_transformer.data import load_pairs
-from keras_transformer.data.tokenizer import learn_byte_pairs
+from keras_transformer.data.byte_pairs import learn_byte_pairs
 
 VOCAB_SIZE = 6000
 SHAPE = {"d_model": 192, "num_heads": 6, "d_ff": 512, "norm_first": True}

@@ -1,4 +1,4 @@
-"""The processor of this machine: its name and its fast dtype.
+"""The hardware of this machine: its processor, and the dtype it is fast in.
 
 It imports neither Keras nor TensorFlow, so the command shows its help fast.
 """

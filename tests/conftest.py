@@ -69,7 +69,6 @@ SLOWEST_FILES = (
     "test_lora.py",
     "test_beam.py",
     "test_training_loop.py",
-    "test_training_step.py",
     "test_shortlist.py",
     "test_windowed_attention.py",
 )

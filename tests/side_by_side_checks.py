@@ -22,7 +22,7 @@ from keras_transformer import (
     TransformerSchedule,
     beam_search,
 )
-from keras_transformer.data.tokenizer import learn_byte_pairs
+from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.ids import END, PAD, START
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"

@@ -5,11 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_transformer.training import (
-    callbacks,
-    checkpoint_averaging,
-    checkpoints,
-)
+from keras_transformer.training import checkpoint_averaging, checkpoints
 from keras_transformer.training.models import load_model
 from keras_transformer.training.resume import Best, write_validated
 from keras_transformer.training.run import open_run
@@ -21,11 +17,12 @@ def copy_of(run, tmp_path):
 
 
 def fake_bleu_scores(monkeypatch, *values):
-    """Gives the candidates these BLEU fake_bleu_scores, in order."""
+    """Gives the candidates these BLEU scores, in order."""
     left = list(values)
-    monkeypatch.setattr(callbacks, "translate_lines", lambda *_, **__: [])
     monkeypatch.setattr(
-        callbacks.evaluation, "score", lambda *_: {"bleu": left.pop(0)}
+        checkpoint_averaging,
+        "make_scorer",
+        lambda *_: lambda: {"bleu": left.pop(0)},
     )
 
 

@@ -195,18 +195,17 @@ def test_each_replica_gets_its_piece():
         assert sorted(map(tuple, rows)) == sorted(map(tuple, expected))
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_workers_train_on_the_batches_of_one(workers):
+def test_workers_train_on_the_batches_of_one():
     """Together, in the order of one worker, whatever their number."""
 
     def rows(sharding):
-        batches = training_batches(encoded(), 97, 3, sharding).take(150)
+        batches = training_batches(encoded(), 331, 3, sharding).take(40)
         return [
             sorted(row[row != 0].tolist() for row in b["source"].numpy()[0])
             for b in batches
         ]
 
-    parts = [rows(Sharding(workers, i)) for i in range(workers)]
+    parts = [rows(Sharding(3, i)) for i in range(3)]
     together = [
         sorted(row for part in batch for row in part if row)
         for batch in zip(*parts, strict=True)
@@ -216,12 +215,12 @@ def test_workers_train_on_the_batches_of_one(workers):
 
 def test_resuming_takes_up_where_it_stopped():
     def batches(first, count):
-        dataset = training_batches(encoded(), 97, seed=3, first_batch=first)
+        dataset = training_batches(encoded(), 331, seed=3, first_batch=first)
         return [x["source"].numpy() for x in dataset.take(count)]
 
-    whole = batches(0, 150)  # more than two epochs
-    for first in (0, 1, 61, 149):
-        some = batches(first, 150 - first)
+    whole = batches(0, 40)  # more than two epochs
+    for first in (1, 17, 39):
+        some = batches(first, 40 - first)
         for expected, found in zip(whole[first:], some, strict=True):
             np.testing.assert_array_equal(found, expected)
 

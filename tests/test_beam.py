@@ -12,9 +12,9 @@ from apache_beam.testing.util import assert_that, equal_to
 from conftest import folder_bytes
 
 from keras_transformer.data import shards
-from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.preparation import prepare
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.integrations.beam import translate

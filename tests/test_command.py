@@ -212,7 +212,6 @@ WRONG_OPTIONS = [
     ("a huge vocabulary", ["--vocab-size", "999999"], "vocab_size=999999"),
     ("no tokens", ["--tokens-per-batch", "0"], "tokens_per_batch=0"),
     ("a dropout of one", ["--dropout-rate", "1"], r"dropout_rate=1\.0"),
-    ("a negative R-Drop", ["--r-drop", "-1"], "r_drop=-1"),
     ("no teacher", ["--teacher-weight", "0.5"], "initial_run=None"),
     ("too much teacher", ["--teacher-weight", "2"], r"teacher_weight=2\.0"),
     ("heads of unequal width", ["--d-model", "126"], "num_heads=4"),

@@ -10,9 +10,9 @@ from keras_transformer.data import tfds_corpus
 from keras_transformer.data.corpus import (
     SentencePairs,
     load_pairs,
-    read_lines,
     remove_unusable,
 )
+from keras_transformer.data.text_files import read_lines
 
 
 def write(folder, name, data):
@@ -47,23 +47,10 @@ def test_folder_with_usual_names(tmp_path, name, suffix):
     assert pairs == SentencePairs(["one", "two"], ["eins", "zwölf"])
 
 
-def test_unequal_files_are_refused_with_both_counts(tmp_path):
-    write(tmp_path, "train.en", b"one\ntwo\nthree\n")
-    write(tmp_path, "train.de", b"eins\nzwei\n")
-    with pytest.raises(ValueError, match=r"3 in .*train.en.*2 in .*train.de"):
-        load_pairs(str(tmp_path), "train", "en", "de")
-
-
 def test_not_utf_8_names_file_and_line(tmp_path):
     write(tmp_path, "x.en", b"good\nb\xffd\n")
     with pytest.raises(ValueError, match=r"Line 2 of .*x.en.* not UTF-8"):
         read_lines(tmp_path / "x.en")
-
-
-def test_a_cut_gzip_file_is_named(tmp_path):
-    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n" * 1000)[:-9])
-    with pytest.raises(ValueError, match=r"Cannot read .*x.gz"):
-        read_lines(tmp_path / "x.gz")
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,12 @@ from conftest import folder_bytes
 from pyarrow import parquet
 
 from keras_transformer.data import shards
-from keras_transformer.data.corpus import load_pairs, open_corpus, read_lines
+from keras_transformer.data.corpus import load_pairs, open_corpus
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.preparation import prepare
 from keras_transformer.data.prepared_corpus import PreparedCorpus, is_prepared
 from keras_transformer.data.shards import find_duplicates
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.training import Recipe, start_run
 
 SETTINGS = Preparation(vocab_size=400)

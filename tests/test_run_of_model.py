@@ -30,32 +30,41 @@ def make_model(size, **fields):
     return Transformer(TransformerConfig.from_dict(config | fields), seed=1)
 
 
-def test_a_model_that_was_fitted_is_exported(run, tmp_path):
+SEARCH = SearchSettings(beam_size=3, extra_length=5)
+
+
+def test_a_model_that_was_fitted_becomes_a_run(run, tmp_path):
     pieces = run.source_tokenizer
     model = make_model(pieces.vocab_size)
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(True))
+    loss = keras.losses.SparseCategoricalCrossentropy(True)
+    model.compile("adam", loss, run_eagerly=True)
     ids = np.array([[5, 7, 3], [9, 11, 3]])
     model.fit({"source": ids, "target": ids}, ids, verbose=0)
-    search = SearchSettings(beam_size=3, extra_length=5)
     made = run_of_model(
-        model, tmp_path / "run", pieces, pieces, "fr", "it", search
+        model, tmp_path / "run", pieces, pieces, "fr", "it", SEARCH
     )
     opened = open_run(tmp_path / "run")
     assert opened.digest == made.digest
-    assert opened.search == search
+    assert opened.search == SEARCH
     assert (opened.recipe.source, opened.recipe.target) == ("fr", "it")
     for found, weight in zip(
         load_model(opened).get_weights(), model.get_weights(), strict=True
     ):
         np.testing.assert_array_equal(found, weight)
-
-    path = export(opened, tmp_path / "saved" / "1", dtype="float32")
-    answers = SavedTranslator(path).translate(LINES)["translation"].numpy()
-    translator = Translator(model, pieces, pieces, search)
-    expected = translate_lines(translator.translate, LINES)
-    assert [x.decode() for x in answers] == expected
     with pytest.raises(ValueError, match="has no splits"):
         evaluate(opened, model, "test")
+
+
+@pytest.mark.programs
+def test_the_run_of_a_model_is_exported(run, tmp_path):
+    pieces = run.source_tokenizer
+    model = make_model(pieces.vocab_size)
+    made = run_of_model(model, tmp_path / "run", pieces, search=SEARCH)
+    path = export(made, tmp_path / "saved" / "1", dtype="float32")
+    answers = SavedTranslator(path).translate(LINES)["translation"].numpy()
+    translator = Translator(model, pieces, pieces, SEARCH)
+    expected = translate_lines(translator.translate, LINES)
+    assert [x.decode() for x in answers] == expected
 
 
 def test_two_vocabularies_stay_two(run, tmp_path):

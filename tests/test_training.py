@@ -9,10 +9,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import SMALL
+from conftest import SMALL, all_of_one_bleu
 
 from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.data.prepared_corpus import PreparedCorpus
+from keras_transformer.data.tokenizer import train_tokenizer
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.lock import lock
@@ -23,11 +24,17 @@ from keras_transformer.training.loop import TrainingInterrupted
 from keras_transformer.training.models import (
     load_model,
     load_teacher,
+    make_model,
     with_other_depth,
 )
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.resume import read_validated
+from keras_transformer.training.resume import (
+    Best,
+    ResumePoint,
+    read_validated,
+    resume,
+)
 from keras_transformer.training.run import (
     open_run,
     record_start,
@@ -41,8 +48,15 @@ def run(recipe, tmp_path_factory):
     """Returns a run of eight uninterrupted steps."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     run = start_run(folder, "tiny", recipe, **SMALL)
-    train(run, 8, verbose=0)
+    with all_of_one_bleu():
+        train(run, 8, verbose=0)
     return run
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    """Returns a copy of the run, to be changed."""
+    return open_run(shutil.copytree(run.folder, tmp_path / "copied"))
 
 
 def weights_at(run, step):
@@ -65,11 +79,21 @@ def test_weights_are_not_rounded_under_any_policy(run, policy):
         np.testing.assert_array_equal(found, weight)
 
 
-def test_a_run_whose_pairs_are_incomplete_is_refused_at_once(run, tmp_path):
-    copy = shutil.copytree(run.folder, tmp_path / "run")
-    (copy / "data" / "manifest.json").unlink()
+def test_a_run_whose_pairs_are_incomplete_is_refused_at_once(copied):
+    (copied.data / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"data' has no manifest\.json"):
-        run_data.load_training_pairs(open_run(copy))
+        run_data.load_training_pairs(copied)
+    shutil.rmtree(copied.data)
+    with pytest.raises(ValueError, match=r"data' has no manifest\.json"):
+        train(copied, 9)
+
+
+def test_a_run_of_another_format_is_refused(copied):
+    path = copied.folder / "run.json"
+    record = json.loads(path.read_text()) | {"format": 1}
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"has format 1, .*Train again"):
+        open_run(copied.folder)
 
 
 def test_a_run_folder_has_all_its_files(run):
@@ -110,100 +134,80 @@ def assert_same_weights(run, other, step):
 
 @pytest.mark.usefixtures("unscored")
 def test_a_resumed_run_equals_an_uninterrupted_one_bitwise(
-    run, recipe, tmp_path
+    run, copied, corpus, recipe, tmp_path
 ):
-    """The run resumes at the end of an epoch, and inside one."""
-    other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
-    for steps in (4, 6, 8):
-        train(open_run(other.folder), steps, verbose=0)
-    assert_same_weights(run, other, 8)
+    """It resumes at the end of an epoch and inside one, after it was killed.
 
-
-@pytest.mark.usefixtures("unscored")
-def test_weights_chosen_while_a_run_trains_do_not_end_it(run, tmp_path):
-    shutil.copytree(run.folder, tmp_path / "run")
-    run = open_run(tmp_path / "run")
-    looked = []
-
-    class Look(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            choose_weights(run)
-            looked.append(checkpoints.read_metadata(run.weights)["chosen"])
-
-    train(run, 9, verbose=0, callbacks=[Look()])
-    assert looked == ["average of 2, steps 4 to 8"]
-    chosen = checkpoints.read_metadata(run.weights)["chosen"]
-    assert chosen == "average of 3, steps 4 to 9"
-
-
-def test_a_run_that_was_given_more_steps_keeps_them(run, tmp_path, capsys):
-    shutil.copytree(run.folder, tmp_path / "run")
-    recipe = dataclasses.replace(run.recipe, steps=5)
-    run = dataclasses.replace(run, folder=tmp_path / "run", recipe=recipe)
-    train(run, verbose=0)
-    assert "Nothing to do: the run has its 8 steps." in capsys.readouterr().out
-    record_start(run, "float32", devices=1, steps=3)
-    with open(run.folder / "starts.jsonl", "a") as file:
-        file.write('{"devices": 1}\n{"steps": 9')  # as 0.1 wrote it; cut short
-    assert steps_to_train(run) == 8
-    record_start(run, "float32", devices=1, steps=11)
-    assert steps_to_train(run) == 11
-
-
-@pytest.mark.usefixtures("unscored")  # no BLEU is better than the first
-def test_patience_ends_a_run(recipe, tmp_path, capsys):
-    patient = dataclasses.replace(
-        recipe, validate_every=2, patience=2, steps=20
-    )
-    run = start_run(tmp_path / "run", "tiny", patient, **SMALL)
-    train(run, verbose=0)
-    assert "of step 2 for 2 validations: done." in capsys.readouterr().out
-    assert max(dict(checkpoints.steps(run.checkpoints))) == 6
-    train(open_run(run.folder), verbose=0)
-    out = capsys.readouterr().out
-    assert "no better BLEU in 2 validations. To train on, start a new" in out
-
-
-@pytest.mark.usefixtures("unscored")
-def test_checkpoints_of_another_run_are_refused(run, recipe, tmp_path):
-    others = dataclasses.replace(recipe, seed=2)
-    other = start_run(tmp_path / "run", "tiny", others, **SMALL)
-    shutil.copytree(run.checkpoints, other.checkpoints)
-    with pytest.raises(ValueError, match="belong to another run"):
-        train(other, 12, verbose=0)
-
-
-@pytest.mark.usefixtures("unscored")
-def test_checkpoints_between_validations_do_not_change_a_run(
-    run, recipe, tmp_path
-):
-    """Saves after every step, and interrupts the run after the sixth."""
+    Neither checkpoints between validations nor a corpus whose text has changed
+    since the run began make a difference.
+    """
 
     class Kill(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if steps_of(self.model) == 6:
                 raise KeyboardInterrupt
 
-    often = dataclasses.replace(recipe, save_every_minutes=1e-9)
-    other = start_run(tmp_path / "run", "tiny", often, **SMALL)
+    changed = shutil.copytree(corpus, tmp_path / "corpus")
+    for path in changed.glob("train.*"):
+        path.unlink()
+    often = dataclasses.replace(
+        recipe, corpus=str(changed), save_every_minutes=1e-9
+    )
+    copied.weights.unlink()
+    dict(checkpoints.steps(copied.checkpoints))[8].unlink()
+    other = dataclasses.replace(copied, recipe=often)
     with pytest.raises(KeyboardInterrupt):
         train(other, 8, verbose=0, callbacks=[Kill()])
     assert [s for s, _ in checkpoints.steps(other.checkpoints)] == [4, 6]
-    train(open_run(other.folder), 8, verbose=0)
+    train(open_run(copied.folder), 8, verbose=0)
     assert [s for s, _ in checkpoints.steps(other.checkpoints)] == [4, 8]
-    assert_same_weights(run, other, 8)
+    assert_same_weights(run, copied, 8)
 
 
-def test_a_run_without_the_newest_settings_still_opens(run, tmp_path):
-    shutil.copytree(run.folder, tmp_path / "run")
-    path = tmp_path / "run" / "run.json"
-    metadata = json.loads(path.read_text())
-    del metadata["recipe"]["save_every_minutes"]
-    metadata["recipe"]["warmup_steps"] = float(run.recipe.warmup_steps)
-    path.write_text(json.dumps(metadata))
-    recipe = open_run(path.parent).recipe
-    assert recipe == run.recipe
-    assert type(recipe.warmup_steps) is int
+def test_a_run_that_was_given_more_steps_keeps_them(copied, capsys):
+    recipe = dataclasses.replace(copied.recipe, steps=5)
+    run = dataclasses.replace(copied, recipe=recipe)
+    train(run, verbose=0)
+    assert "Nothing to do: the run has its 8 steps." in capsys.readouterr().out
+    record_start(run, "float32", devices=1, steps=3)
+    with open(run.folder / "starts.jsonl", "a") as file:
+        file.write('{"steps": 9')  # cut short
+    assert steps_to_train(run) == 8
+    record_start(run, "float32", devices=1, steps=11)
+    assert steps_to_train(run) == 11
+
+
+@pytest.mark.usefixtures("unscored")  # no BLEU is better than the first
+def test_patience_ends_a_run(copied, capsys):
+    """Weights that are chosen while a run trains do not end it."""
+    chosen = []
+
+    class Choose(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if not chosen:
+                choose_weights(run)
+                chosen.append(checkpoints.read_metadata(run.weights)["chosen"])
+
+    recipe = dataclasses.replace(copied.recipe, patience=2, steps=20)
+    run = dataclasses.replace(copied, recipe=recipe)
+    train(run, verbose=0, callbacks=[Choose()])
+    assert chosen == ["average of 2, steps 4 to 8"]
+    assert "of step 4 for 2 validations: done." in capsys.readouterr().out
+    assert max(dict(checkpoints.steps(run.checkpoints))) == 12
+    metadata = checkpoints.read_metadata(run.weights)
+    assert metadata["chosen"] == "average of 3, steps 4 to 12"
+    train(run, verbose=0)
+    out = capsys.readouterr().out
+    assert "no better BLEU in 2 validations. To train on, start a new" in out
+
+
+def test_checkpoints_of_another_run_are_refused(copied):
+    path = copied.folder / "run.json"
+    record = json.loads(path.read_text())
+    record["recipe"]["seed"] = 2
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="belong to another run"):
+        train(copied, 12, verbose=0)
 
 
 class Signal(keras.callbacks.Callback):
@@ -228,10 +232,14 @@ class Signal(keras.callbacks.Callback):
 
 @pytest.mark.programs
 def test_an_interrupted_validation_is_repeated_on_resume(
-    run, recipe, tmp_path, monkeypatch
+    recipe, tmp_path, monkeypatch
 ):
     """Weights, validations and log are then those of an uninterrupted run."""
-    other = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
+    run, other = (
+        start_run(tmp_path / name, "tiny", recipe, **SMALL)
+        for name in ("run", "other")
+    )
+    train(run, 8, verbose=0)
     for step, event in ((4, "step"), (4, "validation"), (8, "translation")):
         sender = Signal(step, event)
 
@@ -321,10 +329,12 @@ def test_a_failing_plot_is_a_warning(run, monkeypatch):
 
 @pytest.mark.usefixtures("unscored")
 def test_a_run_ends_after_the_steps_of_its_recipe(recipe, tmp_path, capsys):
-    run = start_run(
-        tmp_path / "run", "tiny", dataclasses.replace(recipe, steps=3), **SMALL
-    )
-    train(run, verbose=0)
+    """Here with separate vocabularies."""
+    short = dataclasses.replace(recipe, steps=3, shared_vocabulary=False)
+    run = start_run(tmp_path / "run", "tiny", short, **SMALL)
+    model = train(run, verbose=0)
+    assert run.source_tokenizer.model != run.target_tokenizer.model
+    assert model.config.source_vocab_size == run.source_tokenizer.vocab_size
     assert [s for s, _ in checkpoints.steps(run.checkpoints)] == [3]
     # A validation after an early stop does not count as the best.
     metadata, _ = checkpoints.read(checkpoints.steps(run.checkpoints)[0][1])
@@ -333,22 +343,7 @@ def test_a_run_ends_after_the_steps_of_its_recipe(recipe, tmp_path, capsys):
     assert "has its 3 steps" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("unscored")
-def test_separate_vocabularies_train_and_translate(recipe, tmp_path):
-    from keras_transformer.inference.translator import Translator
-
-    separate = dataclasses.replace(
-        recipe, shared_vocabulary=False, validate_every=2
-    )
-    run = start_run(tmp_path / "run", "tiny", separate, **SMALL)
-    model = train(run, 2, verbose=0)
-    assert run.source_tokenizer.model != run.target_tokenizer.model
-    translator = Translator(model, run.source_tokenizer, run.target_tokenizer)
-    found = translator.compiled()(tf.constant(["one", ""]))
-    assert found["translation"].shape == (2,)
-
-
-def test_pairs_that_are_left_out_are_counted(corpus, recipe, tmp_path, capsys):
+def test_pairs_that_are_left_out_are_counted(copied, recipe, tmp_path, capsys):
     short = dataclasses.replace(recipe, max_length=25, validate_every=1)
     run = start_run(tmp_path / "run", "tiny", short, **SMALL)
     out = capsys.readouterr().out
@@ -357,63 +352,18 @@ def test_pairs_that_are_left_out_are_counted(corpus, recipe, tmp_path, capsys):
     assert missing > 0
     assert f"train: {len(pairs)} pairs; left out: {missing} too long.\n" in out
     assert pairs.read(np.arange(len(pairs)), 0).lengths.max() <= 25
-
-
-@pytest.mark.usefixtures("unscored")
-def test_a_run_keeps_the_pairs_that_it_began_with(
-    run, corpus, recipe, tmp_path
-):
-    """Its training goes on as before when the corpus has changed."""
-    copy = tmp_path / "corpus"
-    shutil.copytree(corpus, copy)
-    own = dataclasses.replace(recipe, corpus=str(copy))
-    other = start_run(tmp_path / "run", "tiny", own, **SMALL)
-    for language in ("en", "de"):
-        (copy / f"train.{language}.gz").unlink()
-    train(open_run(other.folder), 8, verbose=0)
-    expected, found = (
-        checkpoints.read_weights(run.weights, load_model(run)).values()
-        for run in (run, other)
-    )
-    for x, y in zip(expected, found, strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def test_a_flipped_byte_in_the_prepared_pairs_is_named(recipe, tmp_path):
-    run = start_run(tmp_path / "run", "tiny", recipe, **SMALL)
-    for path in run.data.glob("*.npy"):
-        data = path.read_bytes()
-        damaged = bytearray(data)
-        damaged[len(data) // 2] ^= 1
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"{path.name}' is damaged"):
-            train(open_run(run.folder), 8, verbose=0)
-        path.write_bytes(data)
-
-
-def test_other_prepared_pairs_are_refused(recipe, tmp_path):
-    runs = [
-        start_run(tmp_path / str(n), "tiny", some, **SMALL)
-        for n, some in enumerate(
-            (recipe, dataclasses.replace(recipe, max_length=25))
-        )
-    ]
-    shutil.rmtree(runs[0].data)
-    runs[1].data.rename(runs[0].data)
+    # Another run is not trained on these pairs.
+    shutil.rmtree(copied.data)
+    run.data.rename(copied.data)
     with pytest.raises(ValueError, match="has changed"):
-        train(open_run(runs[0].folder), 8, verbose=0)
+        train(copied, 9, verbose=0)
 
 
-def test_the_vocabulary_of_another_run_is_refused(run, recipe, tmp_path):
-    other = start_run(
-        tmp_path / "run",
-        "tiny",
-        dataclasses.replace(recipe, vocab_size=390),
-        **SMALL,
-    )
-    (other.folder / "target.model").write_bytes(run.target_tokenizer.model)
+def test_another_vocabulary_is_refused(copied):
+    other = train_tokenizer(["eins zwei drei"] * 9, 290)
+    (copied.folder / "target.model").write_bytes(other.model)
     with pytest.raises(ValueError, match=r"target.model.*not the vocabulary"):
-        open_run(other.folder)
+        open_run(copied.folder)
 
 
 def test_an_existing_folder_is_never_overwritten(run, recipe):
@@ -428,45 +378,46 @@ def test_a_start_that_fails_leaves_nothing(recipe, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("unscored")
-def test_a_run_can_start_with_the_weights_of_another(run, recipe, tmp_path):
+def at_the_start(run):
+    """Returns a model with the weights that a run begins with."""
+    model = make_model(run.config, run.recipe)
+    assert resume(run, model, 1) == ResumePoint(0, Best())
+    return model
+
+
+def test_a_run_can_start_with_the_weights_of_another(copied, recipe, tmp_path):
     """It copies weights and vocabulary; its data and dropout are its own."""
-    initial = tmp_path / "initial"
-    shutil.copytree(run.folder, initial)
+    expected = load_model(copied).get_weights()
     tuned = dataclasses.replace(
-        recipe,
-        initial_run=str(initial),
-        train_split="validation",
-        learning_rate_scale=1e-9,
+        recipe, initial_run=str(copied.folder), train_split="validation"
     )
     other = start_run(
         tmp_path / "run", "tiny", tuned, **SMALL, dropout_rate=0.2
     )
-    shutil.rmtree(initial)
-    model = train(open_run(other.folder), 1, verbose=0)
-    assert other.target_tokenizer.model == run.target_tokenizer.model
+    shutil.rmtree(copied.folder)
+    other = open_run(other.folder)
+    model = at_the_start(other)
+    assert other.target_tokenizer.model == copied.target_tokenizer.model
+    assert len(run_data.load_training_pairs(other)) == 61
     assert model.config.dropout_rate == 0.2
-    expected = load_model(run).get_weights()
     for found, value in zip(model.get_weights(), expected, strict=True):
-        np.testing.assert_allclose(found, value, atol=1e-6)
+        np.testing.assert_array_equal(found, value)
 
 
-@pytest.mark.usefixtures("unscored")
 def test_an_initial_run_may_have_another_depth(run, recipe, tmp_path):
-    tuned = dataclasses.replace(
-        recipe, initial_run=str(run.folder), learning_rate_scale=1e-9
-    )
+    tuned = dataclasses.replace(recipe, initial_run=str(run.folder))
     other = start_run(tmp_path / "run", None, tuned, num_encoder_layers=3)
-    model = train(open_run(other.folder), 1, verbose=0)
+    model = at_the_start(other)
     expected = with_other_depth(load_model(run), model.config, recipe.seed)
     assert len(model.encoder_layers) == 3
+    for found, value in zip(model.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(found, value)
+    checkpoints.save(other.checkpoints, model, step=0)
     again = dataclasses.replace(tuned, initial_run=str(other.folder))
     whole = other.config.to_dict() | {"num_layers": 2}
     del whole["num_encoder_layers"], whole["num_decoder_layers"]
     deeper = start_run(tmp_path / "deeper", None, again, **whole)
     assert deeper.config.encoder_depth == deeper.config.decoder_depth == 2
-    for found, value in zip(model.weights, expected.weights, strict=True):
-        np.testing.assert_allclose(found, value, atol=1e-6)
 
 
 @pytest.mark.programs
@@ -586,22 +537,20 @@ def test_numbers_of_steps_and_lengths_are_integers(run, wrong):
         train(run, 12.0)
 
 
-def test_what_is_not_chosen_is_not_scored(run, tmp_path):
-    model = load_model(run)
-    run = open_run(shutil.copytree(run.folder, tmp_path / "run"))
-    run.weights.unlink()
+def test_what_is_not_chosen_is_not_scored(copied):
+    model = load_model(copied)
+    copied.weights.unlink()
     with pytest.raises(ValueError, match=r"none yet\. Call `train`"):
-        evaluate(run, model, "test")
+        evaluate(copied, model, "test")
 
 
-def test_a_damaged_record_of_validations_is_named(run, tmp_path):
-    run = open_run(shutil.copytree(run.folder, tmp_path / "run"))
-    path = run.checkpoints / "validated.json"
+def test_a_damaged_record_of_validations_is_named(copied):
+    path = copied.checkpoints / "validated.json"
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(
         ValueError, match=r"validated\.json' is damaged.*Remove"
     ):
-        train(run, 12, verbose=0)
+        train(copied, 12, verbose=0)
 
 
 def test_damaged_initial_weights_are_an_error(run, recipe, tmp_path):

@@ -29,17 +29,33 @@ def loop(**recipe):
 
 @pytest.fixture(scope="module")
 def traced():
-    return loop()
+    """Returns a loop that the tests share, because tracing takes seconds, and
+    the values of its variables before the first step."""
+    some = loop()
+    return some, values_of(some)
+
+
+def variables_of(some):
+    return [*some.model.variables, *some.model.optimizer.variables]
+
+
+def values_of(some):
+    return [variable.numpy() for variable in variables_of(some)]
+
+
+def reset(some, values):
+    for variable, value in zip(variables_of(some), values, strict=True):
+        variable.assign(value)
+    some.every = 2
+    some.caught = []
+    some.model.stop_training = False
+    return some
 
 
 @pytest.fixture
 def plain(traced):
-    """Returns a traced loop at its first step, with weights of earlier tests.
-
-    The tests share it because tracing takes seconds.
-    """
-    traced.model.optimizer.iterations.assign(0)
-    return traced
+    """Returns a traced loop before its first step."""
+    return reset(*traced)
 
 
 class Recorder(keras.callbacks.Callback):
@@ -75,17 +91,6 @@ def fit(some, done, steps, recorder=None, **kwargs):
         keras.callbacks.CallbackList([recorder], model=some.model),
     )
     return recorder
-
-
-def test_r_drop_is_part_of_the_logged_loss():
-    logs = []
-    for alpha in (1e-9, 50.0):
-        keras.utils.set_random_seed(1)
-        logs.append(fit(loop(r_drop=alpha), 0, 1).logs)
-    apart, drawn_together = logs
-    assert drawn_together["nll"] == apart["nll"]
-    assert drawn_together["loss"] > apart["loss"]
-    assert "val_loss" in apart
 
 
 def test_callbacks_get_the_events_and_logs_of_keras_fit(plain):
@@ -179,11 +184,10 @@ def test_a_signal_always_ends_training(plain, event):
         fit(plain, 0, 2, recorder=Sender())
 
 
-def test_evaluation_does_not_depend_on_the_batch_size():
+def test_evaluation_does_not_depend_on_the_batch_size(plain):
     """Losses are means over tokens, equal to within 1e-6."""
-    some = loop()
     losses = [
-        some.evaluate(evaluation_batches(some_pairs(), tokens))
+        plain.evaluate(evaluation_batches(some_pairs(), tokens))
         for tokens in (1, 37, 131, 10_000)
     ]
     for other in losses[1:]:
@@ -191,45 +195,44 @@ def test_evaluation_does_not_depend_on_the_batch_size():
             assert other[name] == pytest.approx(value, abs=1e-6)
 
 
-def test_evaluation_ends_where_functions_run_eagerly():
-    some, batches = loop(), evaluation_batches(some_pairs(), 131)
-    expected = some.evaluate(batches)
+def test_evaluation_ends_where_functions_run_eagerly(plain):
+    batches = evaluation_batches(some_pairs(), 131)
+    expected = plain.evaluate(batches)
     tf.config.run_functions_eagerly(True)
     try:
-        found = some.evaluate(batches)
+        found = plain.evaluate(batches)
     finally:
         tf.config.run_functions_eagerly(False)
     assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
 
 
-def trained_for_twenty_steps(dtype_policy):
-    keras.utils.set_random_seed(3)
-    some = loop(seed=3, dtype_policy=dtype_policy)
-    logs = fit(some, 0, 20).logs
-    return some.model.get_weights(), logs["val_nll"]
+def test_two_runs_with_one_seed_are_bitwise_equal(traced):
+    """They begin with equal models, and equal models train alike."""
+    models, trained = [], []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        models.append(values_of(loop(seed=3)))
+        some = reset(*traced)
+        fit(some, 0, 6)
+        trained.append(values_of(some))
+    for one, other in (models, trained):
+        for first, second in zip(one, other, strict=True):
+            np.testing.assert_array_equal(first, second)
 
 
-@pytest.fixture(scope="module")
-def in_float32():
-    return trained_for_twenty_steps("float32")
+@pytest.mark.programs
+def test_bfloat16_learns_what_float32_learns(plain):
+    in_float32 = fit(plain, 0, 20).logs["val_nll"]
+    assert in_float32 < 3.4  # ln 31 = 3.43
+    in_bfloat16 = fit(loop(dtype_policy="mixed_bfloat16"), 0, 20).logs
+    assert in_bfloat16["val_nll"] == pytest.approx(in_float32, abs=0.05)
 
 
-def test_two_runs_with_one_seed_are_bitwise_equal(in_float32):
-    again = trained_for_twenty_steps("float32")
-    for one, other in zip(in_float32[0], again[0], strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_bfloat16_learns_what_float32_learns(in_float32):
-    assert in_float32[1] < 3.4  # ln 31 = 3.43
-    _, val_nll = trained_for_twenty_steps("mixed_bfloat16")
-    assert val_nll == pytest.approx(in_float32[1], abs=0.05)
-
-
-def test_a_nan_loss_ends_training():
-    some = loop(learning_rate_scale=1e30)
+def test_a_nan_loss_ends_training(plain):
+    weight = plain.model.trainable_variables[0]
+    weight.assign(np.full(weight.shape, np.nan))
     with pytest.raises(ValueError, match=r"loss=nan in step .*--warmup"):
-        fit(some, 0, 20)
+        fit(plain, 0, 20)
 
 
 def test_the_logged_learning_rate_is_that_of_the_last_step(plain):

@@ -253,7 +253,7 @@ def _explain(model, path):
 
 def evaluate(given: dict[str, Any]) -> None:
     """Scores a SavedModel and stores the result."""
-    from keras_transformer.data.corpus import read_lines
+    from keras_transformer.data.text_files import read_lines
     from keras_transformer.inference import evaluation
     from keras_transformer.inference.lines import translate_lines
 

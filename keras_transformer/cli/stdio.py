@@ -16,7 +16,7 @@ def chunks_of_lines(
     Lines that a pipe has delivered are yielded without waiting for more, so
     that a program that writes line by line gets its answers line by line. Line
     ends and a byte order mark at the start are removed, as by
-    `data.corpus.read_lines`.
+    `data.text_files.read_lines`.
 
     Args:
         file: a buffered file of bytes, which need not be UTF-8.

@@ -19,6 +19,10 @@ import tensorflow as tf
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import PAD, START
 
+# Pairs are sorted by length inside pools of about this many batches, so that a
+# batch has little padding and still changes from epoch to epoch.
+POOL = 100
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
@@ -124,11 +128,6 @@ def _encode(sentences, tokenizer):
     return Rows(ids.values.numpy(), ids.row_lengths().numpy())
 
 
-# Pairs are sorted by length inside pools of about this many batches, so that a
-# batch has little padding and still changes from epoch to epoch.
-POOL = 100
-
-
 class TrainingPairs(Protocol):
     """Describes the sentence pairs of an epoch, in memory or on disk."""
 
@@ -166,102 +165,6 @@ class Sharding:
     def devices(self) -> int:
         """Returns the number of replicas of all workers."""
         return self.workers * self.replicas
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """Says which pairs are in which batch of which epoch.
-
-    It takes as much memory for a large corpus as for a small one.
-
-    Args:
-        pairs: number of pairs of an epoch.
-        batches: number of batches of an epoch.
-        seed: seed of the order, which differs in each epoch.
-    """
-
-    pairs: int
-    batches: int
-    seed: int
-
-    @property
-    def pools(self) -> int:
-        """The number of pools of an epoch."""
-        return -(-self.batches // POOL)
-
-    def first_batch(self, pool: int) -> int:
-        """Returns the number of the first batch of a pool in its epoch."""
-        return self.batches * pool // self.pools
-
-    def position(self, step: int) -> tuple[int, int]:
-        """Returns the pool of a step, counted through all epochs, and the
-        number of the step's batch in that pool."""
-        epoch, batch = divmod(step, self.batches)
-        pool = ((batch + 1) * self.pools - 1) // self.batches
-        return epoch * self.pools + pool, batch - self.first_batch(pool)
-
-    def read(
-        self, pairs: TrainingPairs, pool: int
-    ) -> tuple[EncodedPairs, np.ndarray]:
-        """Reads the pairs of a pool in the order of its batches.
-
-        Args:
-            pairs: what the plan was made for.
-            pool: its number, counted through all epochs.
-
-        Returns:
-            The pairs, and the number of pairs of each batch.
-        """
-        epoch, pool = divmod(pool, self.pools)
-        # A pool has the share of the pairs that it has of the batches.
-        first, end = self.first_batch(pool), self.first_batch(pool + 1)
-        rows = np.arange(
-            *(self.pairs * b // self.batches for b in (first, end))
-        )
-        shuffled = tf.random.experimental.index_shuffle(
-            rows, (self.seed, epoch), self.pairs - 1
-        )
-        found = pairs.read(shuffled.numpy(), epoch)
-        order, sizes = cut_batches(found.lengths, end - first)
-        rng = np.random.default_rng((self.seed, epoch, pool))
-        chosen = rng.permutation(len(sizes))
-        batches = np.split(order, np.cumsum(sizes)[:-1])
-        order = np.concatenate([batches[i] for i in chosen])
-        return found.take(order), sizes[chosen]
-
-
-def make_plan(pairs: TrainingPairs, tokens: int, seed: int) -> Plan:
-    """Plans batches of about `tokens` target tokens."""
-    return Plan(len(pairs), _batch_count(pairs, tokens), seed)
-
-
-def _batch_count(pairs, tokens):
-    return min(len(pairs), max(1, round(pairs.target_tokens / tokens)))
-
-
-def cut_batches(
-    lengths: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Divides pairs into batches of similar lengths, the shortest first.
-
-    Args:
-        lengths: `(N, 2)`, numbers of tokens of source and target.
-        count: number of batches, at most N. Each has at least one pair and
-            about as many target tokens as the others.
-
-    Returns:
-        The pairs' numbers in the order of the batches, `(N,)`, and the number
-        of pairs of each batch, `(count,)`.
-    """
-    order = np.lexsort((lengths[:, 0], lengths[:, 1], lengths.max(axis=1)))
-    tokens = np.cumsum(lengths[order, 1])
-    shares = tokens[-1] * np.arange(1, count) / count
-    ends = np.searchsorted(tokens, shares)
-    # At least one pair each, also where a sentence is longer than a share.
-    steps = np.arange(1, count)
-    ends = np.maximum.accumulate(np.maximum(ends, steps) - steps) + steps
-    ends = np.minimum(ends, len(order) - count + steps)
-    return order, np.diff(ends, prepend=0, append=len(order))
 
 
 def training_batches(
@@ -316,6 +219,10 @@ def evaluation_batches(
     order, sizes = cut_batches(encoded.lengths, _batch_count(encoded, tokens))
     arrays = *_arrays(encoded.take(order[::-1])), sizes[::-1]
     return _dataset(_batches(*map(tf.constant, arrays)), sharding)
+
+
+def _batch_count(pairs, tokens):
+    return min(len(pairs), max(1, round(pairs.target_tokens / tokens)))
 
 
 def _arrays(pairs):
@@ -414,3 +321,95 @@ def _dealt_to_replicas(rows, sharding):
     return tf.ensure_shape(
         rows, (sharding.replicas, sharding.parts, None, None)
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Says which pairs are in which batch of which epoch.
+
+    It takes as much memory for a large corpus as for a small one.
+
+    Args:
+        pairs: number of pairs of an epoch.
+        batches: number of batches of an epoch.
+        seed: seed of the order, which differs in each epoch.
+    """
+
+    pairs: int
+    batches: int
+    seed: int
+
+    @property
+    def pools(self) -> int:
+        """The number of pools of an epoch."""
+        return -(-self.batches // POOL)
+
+    def first_batch(self, pool: int) -> int:
+        """Returns the number of the first batch of a pool in its epoch."""
+        return self.batches * pool // self.pools
+
+    def position(self, step: int) -> tuple[int, int]:
+        """Returns the pool of a step, counted through all epochs, and the
+        number of the step's batch in that pool."""
+        epoch, batch = divmod(step, self.batches)
+        pool = ((batch + 1) * self.pools - 1) // self.batches
+        return epoch * self.pools + pool, batch - self.first_batch(pool)
+
+    def read(
+        self, pairs: TrainingPairs, pool: int
+    ) -> tuple[EncodedPairs, np.ndarray]:
+        """Reads the pairs of a pool in the order of its batches.
+
+        Args:
+            pairs: what the plan was made for.
+            pool: its number, counted through all epochs.
+
+        Returns:
+            The pairs, and the number of pairs of each batch.
+        """
+        epoch, pool = divmod(pool, self.pools)
+        # A pool has the share of the pairs that it has of the batches.
+        first, end = self.first_batch(pool), self.first_batch(pool + 1)
+        rows = np.arange(
+            *(self.pairs * b // self.batches for b in (first, end))
+        )
+        shuffled = tf.random.experimental.index_shuffle(
+            rows, (self.seed, epoch), self.pairs - 1
+        )
+        found = pairs.read(shuffled.numpy(), epoch)
+        order, sizes = cut_batches(found.lengths, end - first)
+        rng = np.random.default_rng((self.seed, epoch, pool))
+        chosen = rng.permutation(len(sizes))
+        batches = np.split(order, np.cumsum(sizes)[:-1])
+        order = np.concatenate([batches[i] for i in chosen])
+        return found.take(order), sizes[chosen]
+
+
+def make_plan(pairs: TrainingPairs, tokens: int, seed: int) -> Plan:
+    """Plans batches of about `tokens` target tokens."""
+    return Plan(len(pairs), _batch_count(pairs, tokens), seed)
+
+
+def cut_batches(
+    lengths: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divides pairs into batches of similar lengths, the shortest first.
+
+    Args:
+        lengths: `(N, 2)`, numbers of tokens of source and target.
+        count: number of batches, at most N. Each has at least one pair and
+            about as many target tokens as the others.
+
+    Returns:
+        The pairs' numbers in the order of the batches, `(N,)`, and the number
+        of pairs of each batch, `(count,)`.
+    """
+    order = np.lexsort((lengths[:, 0], lengths[:, 1], lengths.max(axis=1)))
+    tokens = np.cumsum(lengths[order, 1])
+    shares = tokens[-1] * np.arange(1, count) / count
+    ends = np.searchsorted(tokens, shares)
+    # At least one pair each, also where a sentence is longer than a share.
+    steps = np.arange(1, count)
+    ends = np.maximum.accumulate(np.maximum(ends, steps) - steps) + steps
+    ends = np.minimum(ends, len(order) - count + steps)
+    return order, np.diff(ends, prepend=0, append=len(order))

@@ -22,7 +22,6 @@ from typing import Any
 
 from keras_transformer.data import table_files, text_files
 from keras_transformer.data.text_files import PairStream
-from keras_transformer.data.text_files import read_lines as read_lines
 
 SPLIT_NAMES = {
     "train": ("train",),

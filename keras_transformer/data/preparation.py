@@ -14,7 +14,7 @@ import pathlib
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sentencepiece
@@ -43,24 +43,113 @@ from keras_transformer.data.prepared_corpus import (
 from keras_transformer.data.shards import (
     REASONS,
     Block,
-    Survey,
+    CorpusStats,
     find_duplicates,
     hash_pairs,
     make_shard,
     read_blocks,
+    read_corpus_stats,
     read_records,
-    read_survey,
     readable_rows,
 )
 from keras_transformer.data.text_files import PairStream, check_name_parts
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.data.vocabulary import learn_vocabularies, sample_of
+from keras_transformer.data.vocabulary import (
+    learn_vocabularies,
+    vocabulary_sample,
+)
 from keras_transformer.lock import lock
 from keras_transformer.validation import check_argument
 
 Corpus = str | Iterable[Mapping]
 Tokenizers = tuple[Tokenizer, Tokenizer]
 RECORD = "job.json"  # in the temporary folder: which job it belongs to
+SECONDS = 10  # between two lines of progress
+
+
+def prepare(
+    corpora: Corpus | Sequence[Corpus],
+    folder: str | os.PathLike,
+    settings: Preparation | None = None,
+    weights: Sequence[float] | None = None,
+    tokenizers: Tokenizers | None = None,
+    evaluation: Mapping[str, Corpus] | None = None,
+) -> PreparedCorpus:
+    """Prepares corpora for training and writes them to a folder.
+
+    The folder appears when all is done. If the process is stopped before, the
+    same call goes on where it stopped.
+
+    Example:
+
+    >>> from keras_transformer.data import Preparation
+    >>> settings = Preparation(vocab_size=300, drop_duplicates=True)
+    >>> pairs = prepare("corpus", "prepared/demo", settings)
+    >>> len(pairs)
+    3
+
+    Args:
+        corpora: a corpus or several, as for `open_corpus`.
+        folder: to write to; must not exist.
+        settings: defaults to `Preparation()`.
+        weights: how often an epoch has the pairs of each corpus, such as
+            `[1, 2.5]`. Defaults to once.
+        tokenizers: vocabularies of source and target. Defaults to learned ones.
+        evaluation: corpora of the text of "validation" and "test". Defaults to
+            the first corpus if it has a name; rows are one split alone.
+
+    Returns:
+        The prepared corpus, whose folder `Recipe(corpus=...)` takes.
+
+    Raises:
+        ValueError: if the folder exists, a corpus cannot be read, no pair is
+            left, or another process prepares the same folder.
+        OSError: if the folder cannot be written.
+    """
+    settings = settings or Preparation()
+    remedy = "Make them by `Preparation(...)`."
+    check_argument("settings", settings, Preparation, remedy)
+    job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
+    with temporary_folder(job) as aside:
+        texts = write_evaluation(job, aside)
+        blocks = _blocks_of(job)
+        stats = read_corpus_stats(aside)
+        if stats is None:
+            stats = _collect_stats(job, blocks)
+            stats.write(aside)
+        progress = _Progress("Encoded", stats.pairs)
+        for block in blocks():
+            make_shard(aside, block, stats, settings)
+            progress.add(len(block.pairs))
+        finish(job, aside, stats.tokenizers, texts)
+    return PreparedCorpus(folder)
+
+
+def _blocks_of(job):
+    """Returns a function that yields the blocks; a single one is kept."""
+    first = list(itertools.islice(job.blocks(), 2))
+    return job.blocks if len(first) > 1 else lambda: iter(first)
+
+
+def _collect_stats(job, blocks):
+    """Learns the vocabularies and finds the duplicates."""
+    settings, pairs = job.settings, 0
+    sample = vocabulary_sample(settings)
+    hashes, progress = {}, _Progress("Read", None)
+    if job.tokenizers is None or settings.drop_duplicates:
+        for block in blocks():
+            rows, _ = readable_rows(block, settings)
+            if job.tokenizers is None:
+                sample.add(block, rows)
+            if settings.drop_duplicates:
+                hashes[block.key] = hash_pairs(block, rows)
+            pairs += len(block.pairs)
+            progress.add(len(block.pairs))
+    tokenizers = job.tokenizers
+    if tokenizers is None:
+        progress.say("Learning the vocabulary.")
+        tokenizers = learn_vocabularies(sample.pairs(), settings)
+    return CorpusStats(tokenizers, find_duplicates(hashes), pairs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -231,6 +320,20 @@ def write_evaluation(job: Job, folder: pathlib.Path) -> dict[str, int]:
     return counts
 
 
+def _write_text(paths, stream):
+    """Writes a split as parallel files; returns its number of pairs."""
+    count = 0
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(write_aside(path)) for path in paths]
+        for pair in stream:
+            count += 1
+            for file, text in zip(files, pair, strict=True):
+                # A line break in a sentence would shift the lines after it.
+                line = re.sub(r"[\r\n]+", " ", text)
+                file.write(f"{line}\n".encode())
+    return count
+
+
 def _text_paths(job, folder, name):
     return [folder / f"{name}.{language}" for language in job.languages]
 
@@ -342,108 +445,6 @@ def _versions():
         "sentencepiece": sentencepiece.__version__,
         "tensorflow_text": tensorflow_text.__version__,
     }
-
-
-def _write_text(paths, stream):
-    """Writes a split as parallel files; returns its number of pairs."""
-    count = 0
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(write_aside(path)) for path in paths]
-        for pair in stream:
-            count += 1
-            for file, text in zip(files, pair, strict=True):
-                # A line break in a sentence would shift the lines after it.
-                line = re.sub(r"[\r\n]+", " ", text)
-                file.write(f"{line}\n".encode())
-    return count
-
-
-SECONDS = 10  # between two lines of progress
-
-
-def prepare(
-    corpora: Corpus | Sequence[Corpus],
-    folder: str | os.PathLike,
-    settings: Preparation | None = None,
-    weights: Sequence[float] | None = None,
-    tokenizers: Tokenizers | None = None,
-    evaluation: Mapping[str, Corpus] | None = None,
-) -> PreparedCorpus:
-    """Prepares corpora for training and writes them to a folder.
-
-    The folder appears when all is done. If the process is stopped before, the
-    same call goes on where it stopped.
-
-    Example:
-
-    >>> from keras_transformer.data import Preparation
-    >>> settings = Preparation(vocab_size=300, drop_duplicates=True)
-    >>> pairs = prepare("corpus", "prepared/demo", settings)
-    >>> len(pairs)
-    3
-
-    Args:
-        corpora: a corpus or several, as for `open_corpus`.
-        folder: to write to; must not exist.
-        settings: defaults to `Preparation()`.
-        weights: how often an epoch has the pairs of each corpus, such as
-            `[1, 2.5]`. Defaults to once.
-        tokenizers: vocabularies of source and target. Defaults to learned ones.
-        evaluation: corpora of the text of "validation" and "test". Defaults to
-            the first corpus if it has a name; rows are one split alone.
-
-    Returns:
-        The prepared corpus, whose folder `Recipe(corpus=...)` takes.
-
-    Raises:
-        ValueError: if the folder exists, a corpus cannot be read, no pair is
-            left, or another process prepares the same folder.
-        OSError: if the folder cannot be written.
-    """
-    settings = settings or Preparation()
-    remedy = "Make them by `Preparation(...)`."
-    check_argument("settings", settings, Preparation, remedy)
-    job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
-    with temporary_folder(job) as aside:
-        texts = write_evaluation(job, aside)
-        blocks = _blocks_of(job)
-        survey = read_survey(aside)
-        if survey is None:
-            survey = _survey(job, blocks)
-            survey.write(aside)
-        progress = _Progress("Encoded", survey.pairs)
-        for block in blocks():
-            make_shard(aside, block, survey, settings)
-            progress.add(len(block.pairs))
-        finish(job, aside, survey.tokenizers, texts)
-    return PreparedCorpus(folder)
-
-
-def _blocks_of(job: Job) -> Callable[[], Iterator[Block]]:
-    """Returns a function that yields the blocks; a single one is kept."""
-    first = list(itertools.islice(job.blocks(), 2))
-    return job.blocks if len(first) > 1 else lambda: iter(first)
-
-
-def _survey(job, blocks):
-    """Learns the vocabularies and finds the duplicates."""
-    settings, pairs = job.settings, 0
-    sample = sample_of(settings)
-    hashes, progress = {}, _Progress("Read", None)
-    if job.tokenizers is None or settings.drop_duplicates:
-        for block in blocks():
-            rows, _ = readable_rows(block, settings)
-            if job.tokenizers is None:
-                sample.add(block, rows)
-            if settings.drop_duplicates:
-                hashes[block.key] = hash_pairs(block, rows)
-            pairs += len(block.pairs)
-            progress.add(len(block.pairs))
-    tokenizers = job.tokenizers
-    if tokenizers is None:
-        progress.say("Learning the vocabulary.")
-        tokenizers = learn_vocabularies(sample.pairs(), settings)
-    return Survey(tokenizers, find_duplicates(hashes), pairs)
 
 
 class _Progress:

@@ -131,7 +131,7 @@ class PreparedCorpus:
             f"{side}.model": self.manifest["vocabularies"][side]
             for side in SIDES
         }
-        files |= self.manifest.get("texts", {})  # older manifests have none
+        files |= self.manifest["texts"]
         for record in self.manifest["corpora"]:
             for shard in record["shards"]:
                 for kind in KINDS:

@@ -2,7 +2,7 @@
 
 A block becomes a shard, whatever else is prepared, in whatever order and on
 whatever machine. `prepare` calls these functions one after another,
-`beam_prepare` on many machines.
+`prepare_on_beam` on many machines.
 """
 
 import collections
@@ -25,57 +25,9 @@ from keras_transformer.data.prepared_corpus import KINDS, SIDES, sha256
 from keras_transformer.data.text_files import Pair
 from keras_transformer.data.tokenizer import Tokenizer
 
-SURVEY = "survey.npz"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Survey:
-    """Holds what is known before a corpus is encoded.
-
-    Args:
-        tokenizers: of source and target.
-        repeated: of `find_duplicates`; empty to keep duplicates.
-        pairs: number of pairs in the corpus, or 0 if it is not known.
-    """
-
-    tokenizers: tuple[Tokenizer, Tokenizer]
-    repeated: dict[tuple[int, int], np.ndarray]
-    pairs: int
-
-    def write(self, folder: str | os.PathLike):
-        """Writes the survey to a folder."""
-        arrays: dict[str, Any] = {
-            f"{corpus} {number}": found
-            for (corpus, number), found in self.repeated.items()
-        }
-        for side, tokenizer in zip(SIDES, self.tokenizers, strict=True):
-            arrays[side] = np.frombuffer(tokenizer.model, np.uint8)
-        with write_aside(pathlib.Path(folder, SURVEY)) as file:
-            np.savez(file, pairs=self.pairs, **arrays)
-
-
-def read_survey(folder: str | os.PathLike) -> Survey | None:
-    """Returns the survey in a folder, or `None` if there is none."""
-    path = pathlib.Path(folder, SURVEY)
-    if not path.exists():
-        return None
-    with np.load(path) as file:
-        arrays = dict(file)
-    pairs = int(arrays.pop("pairs"))
-    source, target = (arrays.pop(side).tobytes() for side in SIDES)
-    tokenizer = Tokenizer(source)
-    other = tokenizer if source == target else Tokenizer(target)
-    repeated = {
-        (int(corpus), int(number)): found
-        for key, found in arrays.items()
-        for corpus, number in [key.split()]
-    }
-    return Survey((tokenizer, other), repeated, pairs)
-
-
 BLOCK = 100_000  # pairs
 PARTS = 16  # in which duplicates are looked for
-
+STATS = "corpus_stats.npz"  # in the folder of the job
 # Why a pair is left out, in the order in which it is looked for.
 REASONS = ("blank", "identical", "duplicate", "too_long", "length_ratio")
 
@@ -100,11 +52,6 @@ class Block:
         return self.corpus, self.number
 
 
-def shard_name(key: tuple[int, int]) -> str:
-    """Returns the name of the shard of a block."""
-    return f"pairs-{key[0]}-{key[1]:05d}"
-
-
 def read_blocks(corpus: int, pairs: Iterable[Pair]) -> Iterator[Block]:
     """Yields the blocks of a corpus."""
     iterator = iter(pairs)
@@ -113,6 +60,56 @@ def read_blocks(corpus: int, pairs: Iterable[Pair]) -> Iterator[Block]:
         if not block:
             return
         yield Block(corpus, number, block)
+
+
+def shard_name(key: tuple[int, int]) -> str:
+    """Returns the name of the shard of a block."""
+    return f"pairs-{key[0]}-{key[1]:05d}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CorpusStats:
+    """Holds what must be known of a corpus before it is encoded.
+
+    Args:
+        tokenizers: of source and target.
+        repeated: of `find_duplicates`; empty to keep duplicates.
+        pairs: number of pairs in the corpus, or 0 if it is not known.
+    """
+
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    repeated: dict[tuple[int, int], np.ndarray]
+    pairs: int
+
+    def write(self, folder: str | os.PathLike):
+        """Writes the statistics to a folder."""
+        arrays: dict[str, Any] = {
+            f"{corpus} {number}": found
+            for (corpus, number), found in self.repeated.items()
+        }
+        for side, tokenizer in zip(SIDES, self.tokenizers, strict=True):
+            arrays[side] = np.frombuffer(tokenizer.model, np.uint8)
+        with write_aside(pathlib.Path(folder, STATS)) as file:
+            np.savez(file, pairs=self.pairs, **arrays)
+
+
+def read_corpus_stats(folder: str | os.PathLike) -> CorpusStats | None:
+    """Returns the statistics in a folder, or `None` if there are none."""
+    path = pathlib.Path(folder, STATS)
+    if not path.exists():
+        return None
+    with np.load(path) as file:
+        arrays = dict(file)
+    pairs = int(arrays.pop("pairs"))
+    source, target = (arrays.pop(side).tobytes() for side in SIDES)
+    tokenizer = Tokenizer(source)
+    other = tokenizer if source == target else Tokenizer(target)
+    repeated = {
+        (int(corpus), int(number)): found
+        for key, found in arrays.items()
+        for corpus, number in [key.split()]
+    }
+    return CorpusStats((tokenizer, other), repeated, pairs)
 
 
 def readable_rows(
@@ -182,6 +179,31 @@ def find_duplicates(
     return dict(zip(keys, np.split(repeated, ends), strict=True))
 
 
+def make_shard(
+    folder: str | os.PathLike,
+    block: Block,
+    stats: CorpusStats,
+    settings: Preparation,
+) -> None:
+    """Encodes a block and writes its shard, unless that is done already.
+
+    Beside the shard, `NAME.json` has its record, with `pairs_read` and
+    `left_out`. It is written last.
+    """
+    name = shard_name(block.key)
+    done = pathlib.Path(folder, f"{name}.json")
+    if done.exists():
+        return
+    pairs, left_out = encode_block(
+        block, stats.repeated.get(block.key), stats.tokenizers, settings
+    )
+    vocab_size = max(t.vocab_size for t in stats.tokenizers)
+    record = write_shard(folder, name, pairs, vocab_size)
+    record |= {"pairs_read": len(block.pairs), "left_out": left_out}
+    with write_aside(done) as file:
+        file.write(json.dumps(record).encode())
+
+
 def encode_block(
     block: Block,
     repeated: np.ndarray | None,
@@ -222,7 +244,7 @@ def write_shard(
     pairs: EncodedPairs,
     vocab_size: int,
 ) -> dict[str, Any]:
-    """Writes the two files of a shard, see `prepared`.
+    """Writes the two files of a shard, see `prepared_corpus`.
 
     Returns:
         The record of the shard in the manifest.
@@ -253,31 +275,6 @@ def write_shard(
         "target_tokens": len(sides[1].values),
         "sha256": digests,
     }
-
-
-def make_shard(
-    folder: str | os.PathLike,
-    block: Block,
-    survey: Survey,
-    settings: Preparation,
-) -> None:
-    """Encodes a block and writes its shard, unless that is done already.
-
-    Beside the shard, `NAME.json` has its record, with `pairs_read` and
-    `left_out`. It is written last.
-    """
-    name = shard_name(block.key)
-    done = pathlib.Path(folder, f"{name}.json")
-    if done.exists():
-        return
-    pairs, left_out = encode_block(
-        block, survey.repeated.get(block.key), survey.tokenizers, settings
-    )
-    vocab_size = max(t.vocab_size for t in survey.tokenizers)
-    record = write_shard(folder, name, pairs, vocab_size)
-    record |= {"pairs_read": len(block.pairs), "left_out": left_out}
-    with write_aside(done) as file:
-        file.write(json.dumps(record).encode())
 
 
 def read_records(folder: str | os.PathLike) -> list[dict[str, Any]]:

@@ -14,25 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Pair = tuple[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class PairStream:
-    """Yields sentences with their translations, anew each time.
-
-    Args:
-        identity: describes the data, so that other data has another identity.
-        read: returns an iterator over the pairs, from the first one.
-    """
-
-    identity: str
-    read: Callable[[], Iterator[Pair]]
-
-    def __iter__(self) -> Iterator[Pair]:
-        return self.read()
-
-
-SUFFIXES = (".gz", ".xz", ".zst")
+SUFFIXES = (".gz", ".xz", ".zst")  # of compressed files
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
@@ -112,48 +94,20 @@ def _decode(line, path, number, errors):
         ) from error
 
 
-def check_name_parts(*parts: str):
-    """Raises a `ValueError` if a part of a file name could leave the folder."""
-    for part in parts:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+", part):
-            raise ValueError(
-                "Splits and languages are made of letters, digits and `_.-`. "
-                f"Received: {part!r}. Rename the files, or the columns."
-            )
+@dataclasses.dataclass(frozen=True)
+class PairStream:
+    """Yields sentences with their translations, anew each time.
 
-
-def find(
-    folder: str | os.PathLike, name: str, suffix: str
-) -> list[pathlib.Path]:
-    """Returns the file `NAME.SUFFIX`, or the files `NAME-PART.SUFFIX`.
-
-    They may be compressed. The list is empty if there are none.
-
-    Raises:
-        ValueError: if there is the whole file and a part.
+    Args:
+        identity: describes the data, so that other data has another identity.
+        read: returns an iterator over the pairs, from the first one.
     """
-    # A compressed copy beside a file is not read.
-    by_part = {
-        _part(path, suffix): path
-        for end in reversed(("", *SUFFIXES))
-        for middle in ("", "-*")
-        for path in pathlib.Path(folder).glob(f"{name}{middle}{suffix}{end}")
-        if path.is_file()
-    }
-    if name in by_part and len(by_part) > 1:
-        raise ValueError(
-            f"A split is one file or has parts. Received: {name}{suffix} and "
-            f"{', '.join(sorted(by_part.keys() - {name}))} in {str(folder)!r}. "
-            "Give the file the name of a part, too."
-        )
-    return [by_part[part] for part in sorted(by_part)]
 
+    identity: str
+    read: Callable[[], Iterator[Pair]]
 
-def _part(path, suffix):
-    name = path.name
-    for end in SUFFIXES:
-        name = name.removesuffix(f"{suffix}{end}")
-    return name.removesuffix(suffix)
+    def __iter__(self) -> Iterator[Pair]:
+        return self.read()
 
 
 def parallel_pairs(
@@ -206,6 +160,50 @@ def _zipped(paths: Sequence[pathlib.Path]) -> Iterator[Pair]:
                 f"{counts[1]} in {str(paths[1])!r}."
             )
         yield source, target
+
+
+def find(
+    folder: str | os.PathLike, name: str, suffix: str
+) -> list[pathlib.Path]:
+    """Returns the file `NAME.SUFFIX`, or the files `NAME-PART.SUFFIX`.
+
+    They may be compressed. The list is empty if there are none.
+
+    Raises:
+        ValueError: if there is the whole file and a part.
+    """
+    # A compressed copy beside a file is not read.
+    by_part = {
+        _part(path, suffix): path
+        for end in reversed(("", *SUFFIXES))
+        for middle in ("", "-*")
+        for path in pathlib.Path(folder).glob(f"{name}{middle}{suffix}{end}")
+        if path.is_file()
+    }
+    if name in by_part and len(by_part) > 1:
+        raise ValueError(
+            f"A split is one file or has parts. Received: {name}{suffix} and "
+            f"{', '.join(sorted(by_part.keys() - {name}))} in {str(folder)!r}. "
+            "Give the file the name of a part, too."
+        )
+    return [by_part[part] for part in sorted(by_part)]
+
+
+def _part(path, suffix):
+    name = path.name
+    for end in SUFFIXES:
+        name = name.removesuffix(f"{suffix}{end}")
+    return name.removesuffix(suffix)
+
+
+def check_name_parts(*parts: str):
+    """Raises a `ValueError` if a part of a file name could leave the folder."""
+    for part in parts:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", part):
+            raise ValueError(
+                "Splits and languages are made of letters, digits and `_.-`. "
+                f"Received: {part!r}. Rename the files, or the columns."
+            )
 
 
 def identity_of(paths: Iterable[pathlib.Path]) -> str:

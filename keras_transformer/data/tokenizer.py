@@ -1,6 +1,5 @@
-"""Word pieces: byte-pair encoding with SentencePiece, in TensorFlow graphs."""
+"""Word pieces: text to ids and back by SentencePiece, in TensorFlow graphs."""
 
-import io
 import re
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_transformer.data import sentencepiece_file
+from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.data.sentencepiece_file import TAG, is_line_break
 from keras_transformer.ids import END, PAD, START, UNKNOWN
 from keras_transformer.validation import checked_integer
@@ -21,57 +21,6 @@ SHRINKING = 4
 # mark that SentencePiece writes for a space.
 BLANK = r"[\pZ\x09-\x0d\x{85}\x{2581}]*"
 SPECIAL = {"pad": PAD, "unk": UNKNOWN, "bos": START, "eos": END}
-
-
-def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
-    """Learns a byte-pair encoding.
-
-    Encoding and decoding preserve text except for runs of spaces: case and
-    accents stay, and characters outside the vocabulary become bytes. Each
-    digit is a piece of its own, so that unseen numbers can be encoded, too.
-
-    Example:
-
-    >>> from keras_transformer.data import read_lines
-    >>> tokenizer = train_tokenizer(read_lines("corpus/train.en"), 290)
-    >>> tokenizer.vocab_size
-    290
-
-    Args:
-        sentences: sentences of one language, or of both for a joint vocabulary.
-        vocab_size: number of pieces, including 256 bytes and 4 special pieces.
-
-    Returns:
-        The `Tokenizer`.
-
-    Raises:
-        ValueError: if the text has too little variety for `vocab_size` pieces,
-            or if `vocab_size` is too small for the characters of the text, or
-            if there is a single string instead of sentences.
-    """
-    if isinstance(sentences, str | bytes):
-        raise ValueError(
-            "Sentences are several strings. Received: "
-            f"sentences={sentences[:40]!r}. Read those of a file by "
-            "`read_lines(path)`."
-        )
-    vocab_size = checked_integer("vocab_size", vocab_size)
-    return Tokenizer(learn_byte_pairs(sentences, vocab_size))
-
-
-def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:
-    """Returns strings `(B,)` as a tensor, also those of an empty list.
-
-    Raises:
-        ValueError: if there is a single string, or a table of them.
-    """
-    text = tf.convert_to_tensor(text, tf.string)
-    if text.shape.rank not in (None, 1):
-        raise ValueError(
-            "Text is a list of strings. Received: "
-            f"text.shape={tuple(text.shape)}. Give `[text]` for one string."
-        )
-    return tf.ensure_shape(text, [None]) if text.shape.rank is None else text
 
 
 class Tokenizer:
@@ -295,47 +244,52 @@ class Tokenizer:
         return text.decode("utf-8", "replace")
 
 
-def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
-    """Returns a SentencePiece model, see `train_tokenizer`, which makes a
-    `Tokenizer` of it."""
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=vocab_size,
-            character_coverage=0.9999,
-            byte_fallback=True,
-            split_digits=True,
-            normalization_rule_name="identity",
-            max_sentence_length=2**30,  # longer lines would be left out
-            pad_id=PAD,
-            unk_id=UNKNOWN,
-            bos_id=START,
-            eos_id=END,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
+def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Learns a byte-pair encoding.
+
+    Encoding and decoding preserve text except for runs of spaces: case and
+    accents stay, and characters outside the vocabulary become bytes. Each
+    digit is a piece of its own, so that unseen numbers can be encoded, too.
+
+    Example:
+
+    >>> from keras_transformer.data import read_lines
+    >>> tokenizer = train_tokenizer(read_lines("corpus/train.en"), 290)
+    >>> tokenizer.vocab_size
+    290
+
+    Args:
+        sentences: sentences of one language, or of both for a joint vocabulary.
+        vocab_size: number of pieces, including 256 bytes and 4 special pieces.
+
+    Returns:
+        The `Tokenizer`.
+
+    Raises:
+        ValueError: if the text has too little variety for `vocab_size` pieces,
+            or if `vocab_size` is too small for the characters of the text, or
+            if there is a single string instead of sentences.
+    """
+    if isinstance(sentences, str | bytes):
         raise ValueError(
-            f"Cannot learn a vocabulary. Received: vocab_size={vocab_size}"
-            f"{_limit(str(error))}"
-        ) from error
-    return model.getvalue()
+            "Sentences are several strings. Received: "
+            f"sentences={sentences[:40]!r}. Read those of a file by "
+            "`read_lines(path)`."
+        )
+    vocab_size = checked_integer("vocab_size", vocab_size)
+    return Tokenizer(learn_byte_pairs(sentences, vocab_size))
 
 
-def _limit(error):
-    """Returns which vocabularies the text allows, by SentencePiece's error."""
-    if most := re.search(r"Vocabulary size too high .* value <= (\d+)", error):
-        return (
-            ", more word pieces than the text has variety for. Choose at most "
-            f"{most[1]}."
+def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:
+    """Returns strings `(B,)` as a tensor, also those of an empty list.
+
+    Raises:
+        ValueError: if there is a single string, or a table of them.
+    """
+    text = tf.convert_to_tensor(text, tf.string)
+    if text.shape.rank not in (None, 1):
+        raise ValueError(
+            "Text is a list of strings. Received: "
+            f"text.shape={tuple(text.shape)}. Give `[text]` for one string."
         )
-    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
-        return (
-            ", too few word pieces for the characters of the text. Choose at "
-            f"least {least[1]}."
-        )
-    if re.search(r"sentences_\.empty\(\)|\(all_chars_count\) > \(0\)", error):
-        return ", and no text. Give sentences that are not blank."
-    return f". SentencePiece says: {error.strip()}"
+    return tf.ensure_shape(text, [None]) if text.shape.rank is None else text

@@ -10,81 +10,6 @@ from keras_transformer.data.text_files import Pair
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 
 
-def priorities(block: Block, seed: int, distinct: bool) -> np.ndarray:
-    """Returns a random number for each pair.
-
-    It depends on the pair's place in the corpus alone, or with `distinct` on
-    its text alone, so that equal pairs have the same number.
-
-    The sample is made of the pairs with the smallest numbers, so that it does
-    not depend on the order in which blocks are read.
-    """
-    if distinct:
-        mask = np.random.default_rng(seed).integers(2**63, dtype=np.uint64)
-        return (hash_pairs(block, range(len(block.pairs))) ^ mask) >> 1
-    rng = np.random.default_rng((seed, *block.key))
-    return rng.integers(2**63, size=len(block.pairs))
-
-
-class Sample:
-    """Draws pairs from a stream of blocks.
-
-    Args:
-        size: number of pairs.
-        seed: seed of the choice.
-        distinct: whether equal pairs are drawn once. Defaults to False.
-    """
-
-    def __init__(self, size: int, seed: int, distinct: bool = False):
-        self.size, self.seed, self.distinct = size, seed, distinct
-        self._drawn: list[tuple[int, tuple[int, int, int], Pair]] = []
-        self._limit = 2**63
-
-    def add(self, block: Block, rows: Sequence[int]):
-        """Adds some pairs of a block to those that are drawn from."""
-        numbers = priorities(block, self.seed, self.distinct)
-        for row in rows:
-            if numbers[row] < self._limit:
-                place = *block.key, row
-                drawn = int(numbers[row]), place, block.pairs[row]
-                self._drawn.append(drawn)
-        if len(self._drawn) > 2 * self.size:
-            self._shrink()
-
-    def _shrink(self):
-        self._drawn.sort()
-        if self.distinct:
-            self._drawn = [
-                drawn
-                for before, drawn in zip(
-                    [(None,), *self._drawn], self._drawn, strict=False
-                )
-                if drawn[0] != before[0]
-            ]
-        if len(self._drawn) >= self.size:
-            del self._drawn[self.size :]
-            self._limit = self._drawn[-1][0]
-
-    def merge(self, other: "Sample"):
-        """Adds what another sample of the same size has drawn."""
-        self._drawn += other._drawn
-        if len(self._drawn) > 2 * self.size:
-            self._shrink()
-
-    def pairs(self) -> list[Pair]:
-        """Returns the sample, in the order of the corpus."""
-        self._shrink()
-        self._drawn.sort(key=lambda drawn: drawn[1])
-        return [pair for _, _, pair in self._drawn]
-
-
-def sample_of(settings: Preparation) -> Sample:
-    """Returns an empty sample, to learn the vocabularies of a corpus from."""
-    return Sample(
-        settings.vocabulary_pairs, settings.seed, settings.drop_duplicates
-    )
-
-
 def learn_vocabularies(
     pairs: Sequence[Pair], settings: Preparation
 ) -> tuple[Tokenizer, Tokenizer]:
@@ -107,3 +32,78 @@ def learn_vocabularies(
         return tokenizer, tokenizer
     source, target = (train_tokenizer(s, settings.vocab_size) for s in sides)
     return source, target
+
+
+class ReservoirSample:
+    """Draws pairs from a stream of blocks.
+
+    Args:
+        size: number of pairs.
+        seed: seed of the choice.
+        distinct: whether equal pairs are drawn once. Defaults to False.
+    """
+
+    def __init__(self, size: int, seed: int, distinct: bool = False):
+        self.size, self.seed, self.distinct = size, seed, distinct
+        self._drawn: list[tuple[int, tuple[int, int, int], Pair]] = []
+        self._limit = 2**63
+
+    def add(self, block: Block, rows: Sequence[int]):
+        """Adds some pairs of a block to those that are drawn from."""
+        keys = sampling_keys(block, self.seed, self.distinct)
+        for row in rows:
+            if keys[row] < self._limit:
+                place = *block.key, row
+                drawn = int(keys[row]), place, block.pairs[row]
+                self._drawn.append(drawn)
+        if len(self._drawn) > 2 * self.size:
+            self._shrink()
+
+    def _shrink(self):
+        self._drawn.sort()
+        if self.distinct:
+            self._drawn = [
+                drawn
+                for before, drawn in zip(
+                    [(None,), *self._drawn], self._drawn, strict=False
+                )
+                if drawn[0] != before[0]
+            ]
+        if len(self._drawn) >= self.size:
+            del self._drawn[self.size :]
+            self._limit = self._drawn[-1][0]
+
+    def merge(self, other: "ReservoirSample"):
+        """Adds what another sample of the same size has drawn."""
+        self._drawn += other._drawn
+        if len(self._drawn) > 2 * self.size:
+            self._shrink()
+
+    def pairs(self) -> list[Pair]:
+        """Returns the sample, in the order of the corpus."""
+        self._shrink()
+        self._drawn.sort(key=lambda drawn: drawn[1])
+        return [pair for _, _, pair in self._drawn]
+
+
+def vocabulary_sample(settings: Preparation) -> ReservoirSample:
+    """Returns an empty sample, to learn the vocabularies of a corpus from."""
+    return ReservoirSample(
+        settings.vocabulary_pairs, settings.seed, settings.drop_duplicates
+    )
+
+
+def sampling_keys(block: Block, seed: int, distinct: bool) -> np.ndarray:
+    """Returns a random number for each pair.
+
+    It depends on the pair's place in the corpus alone, or with `distinct` on
+    its text alone, so that equal pairs have the same number.
+
+    The sample is made of the pairs with the smallest keys, so that it does
+    not depend on the order in which blocks are read.
+    """
+    if distinct:
+        mask = np.random.default_rng(seed).integers(2**63, dtype=np.uint64)
+        return (hash_pairs(block, range(len(block.pairs))) ^ mask) >> 1
+    rng = np.random.default_rng((seed, *block.key))
+    return rng.integers(2**63, size=len(block.pairs))

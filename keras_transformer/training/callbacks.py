@@ -55,11 +55,6 @@ def training_callbacks(
     ]
 
 
-def steps_of(model: keras.Model) -> int:
-    """Returns how many updates a compiled model has seen."""
-    return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
-
-
 class TranslationQuality(keras.callbacks.Callback):
     """Adds `val_bleu` to the logs: greedy translations of validation pairs.
 
@@ -87,6 +82,41 @@ class TranslationQuality(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict):
         logs["val_bleu"] = self.score()["bleu"]
+
+
+def make_scorer(
+    run: Run,
+    model: Transformer,
+    pairs: SentencePairs,
+    settings: SearchSettings,
+    progress: Callable[[int], None] | None = None,
+) -> Callable[[], dict]:
+    """Returns a function that translates and scores pairs by the weights that
+    the model has when it is called.
+
+    Args:
+        run: whose vocabularies and sacreBLEU tokenizer are used.
+        model: the model.
+        pairs: sentences and their references.
+        settings: of the search.
+        progress: called with the number of sentences done; it may raise.
+
+    Returns:
+        A function without arguments; see `evaluation.score` for what it
+        returns.
+    """
+    translate = Translator(
+        model, run.source_tokenizer, run.target_tokenizer, settings
+    ).compiled()
+
+    def score():
+        return evaluation.score(
+            translate_lines(translate, pairs.source, progress=progress),
+            pairs.target,
+            run.recipe.bleu_tokenizer,
+        )
+
+    return score
 
 
 class Log(keras.callbacks.Callback):
@@ -121,6 +151,20 @@ class Log(keras.callbacks.Callback):
             for name, value in logs.items():
                 tf.summary.scalar(name, value)
         self.writer.flush()
+
+
+def read_log(folder: str | os.PathLike) -> list[dict]:
+    """Returns the log entries of a run's validations, oldest first.
+
+    Lines that cannot be read are left out.
+    """
+    path = pathlib.Path(folder, "log.jsonl")
+    entries = []
+    if path.exists():
+        for line in path.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                entries.append(json.loads(line))
+    return entries
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -196,7 +240,6 @@ class Checkpoint(keras.callbacks.Callback):
             run=self.run.digest,
             best=dataclasses.asdict(self.best),
             logs=self.logs,
-            validated=False,
         )
         self.saved = step
         self.saved_at = time.monotonic()
@@ -217,49 +260,6 @@ class TrainingCurves(keras.callbacks.Callback):
             plot_training(self.folder)
         except Exception as error:
             warnings.warn(f"Cannot draw training.png: {error}", stacklevel=1)
-
-
-def verbosity() -> int:
-    """Returns Keras' `verbose` for this process: a bar on a terminal, lines
-    elsewhere, nothing where standard output is closed."""
-    if sys.stdout is None:
-        return 0
-    return 1 if sys.stdout.isatty() else 2
-
-
-def make_scorer(
-    run: Run,
-    model: Transformer,
-    pairs: SentencePairs,
-    settings: SearchSettings,
-    progress: Callable[[int], None] | None = None,
-) -> Callable[[], dict]:
-    """Returns a function that translates and scores pairs by the weights that
-    the model has when it is called.
-
-    Args:
-        run: whose vocabularies and sacreBLEU tokenizer are used.
-        model: the model.
-        pairs: sentences and their references.
-        settings: of the search.
-        progress: called with the number of sentences done; it may raise.
-
-    Returns:
-        A function without arguments; see `evaluation.score` for what it
-        returns.
-    """
-    translate = Translator(
-        model, run.source_tokenizer, run.target_tokenizer, settings
-    ).compiled()
-
-    def score():
-        return evaluation.score(
-            translate_lines(translate, pairs.source, progress=progress),
-            pairs.target,
-            run.recipe.bleu_tokenizer,
-        )
-
-    return score
 
 
 def plot_training(folder: str | os.PathLike) -> pathlib.Path | None:
@@ -316,15 +316,14 @@ def plot_training(folder: str | os.PathLike) -> pathlib.Path | None:
     return path
 
 
-def read_log(folder: str | os.PathLike) -> list[dict]:
-    """Returns the log entries of a run's validations, oldest first.
+def steps_of(model: keras.Model) -> int:
+    """Returns how many updates a compiled model has seen."""
+    return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
 
-    Lines that cannot be read are left out.
-    """
-    path = pathlib.Path(folder, "log.jsonl")
-    entries = []
-    if path.exists():
-        for line in path.read_text(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                entries.append(json.loads(line))
-    return entries
+
+def verbosity() -> int:
+    """Returns Keras' `verbose` for this process: a bar on a terminal, lines
+    elsewhere, nothing where standard output is closed."""
+    if sys.stdout is None:
+        return 0
+    return 1 if sys.stdout.isatty() else 2

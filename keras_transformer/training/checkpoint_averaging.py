@@ -69,7 +69,6 @@ def choose_weights(run: Run, last: int | None = None) -> Transformer:
 def _candidates(run, model, last):
     """Returns the weights to choose from by name: of the best checkpoint, the
     newest, and the average of the last ones. Each file is read once."""
-    checkpoints.adopt_best(run.checkpoints)
     best, every = best_step(run), run.recipe.validate_every
     found = checkpoints.steps(run.checkpoints)
     # A signal saves between two validations: not one of their series.

@@ -3,8 +3,7 @@
 A checkpoint is a NumPy archive `step-00001000.npz` with the model's weights,
 the optimizer's variables and the state of every random generator, each array
 under the name of its variable, and metadata in JSON. Each member has a
-checksum. The file is written aside, flushed and renamed. Format 1, which held
-the arrays by position, can be read, too.
+checksum. The file is written aside, flushed and renamed.
 """
 
 import contextlib
@@ -29,14 +28,12 @@ Path = str | os.PathLike
 Contents = TypeVar("Contents")
 
 FORMAT = 2
-BY_POSITION = 1
 RESTART = (
     "The checkpoints before are whole: start a new run with a smaller "
     "--learning-rate-scale, more --warmup-steps or --global-clipnorm 1."
 )
 NAME = re.compile(r"step-(\d{8})\.npz")
 METADATA = "about"  # the member of the archive
-BEST = "best.npz"  # the best checkpoint's second name in earlier versions
 # Reading a file raises one of these when its bytes are wrong.
 DAMAGE = (
     ValueError,
@@ -51,42 +48,6 @@ DAMAGE = (
 
 class DamagedCheckpointError(ValueError):
     """The file of a checkpoint is not what was written."""
-
-
-def state_of(model: keras.Model) -> dict[str, dict]:
-    """Returns the variables that decide how training goes on: names and
-    variables by kind.
-
-    A name is the same in every process: it has neither the name of the model
-    nor that of the optimizer, which Keras numbers. `model.weights` does not
-    hold the states of random generators; `model.variables` does. Of a model
-    with LoRA, training changes the two factors of each matrix alone.
-    """
-    weights = weights_of(model)
-    factors = {n: v for n, v in weights.items() if "/lora_kernel_" in n}
-    known = {id(v) for v in model.weights}
-    seeds = [
-        v
-        for v in model.variables
-        if id(v) not in known and v.path.endswith("seed_generator_state")
-    ]
-    optimizer = getattr(model, "optimizer", None)
-    slots = optimizer.variables if optimizer else []
-    prefix = optimizer.name if optimizer else ""
-    return {
-        "weights": factors or weights,
-        "optimizer": {
-            v.path.removeprefix(f"{prefix}/").removeprefix(f"{model.name}_"): v
-            for v in slots
-        },
-        # Keras numbers the generators of a process; here, those of a model.
-        "seeds": {f"{i:03}": v for i, v in enumerate(seeds)},
-    }
-
-
-def weights_of(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns all weights of a model, by the names of `state_of`."""
-    return {v.path.removeprefix(f"{model.name}/"): v for v in model.weights}
 
 
 def save(
@@ -130,7 +91,8 @@ def save(
     write(path, arrays, {"step": step, **metadata})
     if keep:
         found = dict(steps(folder))
-        # Those of later steps are damaged, or training would not be here.
+        # Later checkpoints must be damaged: otherwise training would have
+        # resumed from them.
         series = [
             n for n in found if n == step or (n < step and n % every == 0)
         ]
@@ -153,6 +115,42 @@ def write(path: Path, arrays: dict[str, np.ndarray], metadata: dict):
         np.savez(file, **members)
 
 
+def state_of(model: keras.Model) -> dict[str, dict]:
+    """Returns the variables that decide how training goes on: names and
+    variables by kind.
+
+    A name is the same in every process: it has neither the name of the model
+    nor that of the optimizer, which Keras numbers. `model.weights` does not
+    hold the states of random generators; `model.variables` does. Of a model
+    with LoRA, training changes the two factors of each matrix alone.
+    """
+    weights = weights_of(model)
+    factors = {n: v for n, v in weights.items() if "/lora_kernel_" in n}
+    known = {id(v) for v in model.weights}
+    seeds = [
+        v
+        for v in model.variables
+        if id(v) not in known and v.path.endswith("seed_generator_state")
+    ]
+    optimizer = getattr(model, "optimizer", None)
+    slots = optimizer.variables if optimizer else []
+    prefix = optimizer.name if optimizer else ""
+    return {
+        "weights": factors or weights,
+        "optimizer": {
+            v.path.removeprefix(f"{prefix}/").removeprefix(f"{model.name}_"): v
+            for v in slots
+        },
+        # Keras numbers the generators of a process; here, those of a model.
+        "seeds": {f"{i:03}": v for i, v in enumerate(seeds)},
+    }
+
+
+def weights_of(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns all weights of a model, by the names of `state_of`."""
+    return {v.path.removeprefix(f"{model.name}/"): v for v in model.weights}
+
+
 def read_metadata(path: Path) -> dict:
     """Returns the metadata of a checkpoint, without reading its arrays.
 
@@ -168,7 +166,7 @@ def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
 
     Raises:
         DamagedCheckpointError: if the file is damaged.
-        ValueError: if it has a format that this version does not know.
+        ValueError: if it has the format of another version.
     """
     with _open(path) as archive:
         wrong = archive.zip.testzip()  # NumPy itself skips the checksums
@@ -178,10 +176,10 @@ def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
         metadata = json.loads(str(arrays.pop(METADATA)))
         if sorted(arrays) != metadata["arrays"]:
             raise zipfile.BadZipFile("its list of contents is wrong")
-    if metadata.get("format") not in (BY_POSITION, FORMAT):
+    if metadata.get("format") != FORMAT:
         raise ValueError(
             f"{str(path)!r} has format {metadata.get('format')!r}, this "
-            f"version reads formats {BY_POSITION} and {FORMAT}. Install the "
+            f"version reads format {FORMAT}. Train again, or install the "
             f"version that wrote it: {metadata.get('keras_transformer')}."
         )
     return metadata, arrays
@@ -225,26 +223,6 @@ def restore(
     return metadata
 
 
-def assign(
-    model: keras.Model,
-    arrays: dict[str, np.ndarray],
-    with_optimizer: bool = True,
-):
-    """Puts arrays as `read` gives them into a model, all or none.
-
-    Raises:
-        ValueError: if they belong to another model.
-    """
-    state = state_of(model)
-    if not with_optimizer:
-        del state["optimizer"], state["seeds"]
-    pairs = []
-    for kind, variables in state.items():
-        pairs += matched(kind, variables, arrays)
-    for variable, value in pairs:
-        variable.assign(value)
-
-
 def restore_newest(
     folder: Path, model: keras.Model, with_optimizer: bool = True
 ) -> dict:
@@ -282,48 +260,33 @@ def newest_intact(
 def read_weights(path: Path, model: keras.Model) -> dict[str, np.ndarray]:
     """Returns the weights of a checkpoint by name, as `assign` takes them.
 
-    Args:
-        path: of the checkpoint.
-        model: whose names the weights get.
-
     Raises:
         DamagedCheckpointError: if the file is damaged.
-        ValueError: if the checkpoint belongs to another model.
+        ValueError: if the checkpoint does not belong to this model.
     """
     _, arrays = read(path)
-    variables = state_of(model)["weights"]
-    pairs = matched("weights", variables, arrays)
-    return {
-        f"weights/{name}": value
-        for name, (_, value) in zip(variables, pairs, strict=True)
-    }
+    matched("weights", state_of(model)["weights"], arrays)
+    return {n: x for n, x in arrays.items() if n.startswith("weights/")}
 
 
-def adopt_best(folder: Path):
-    """Gives the best checkpoint of an earlier version, `best.npz`, the name of
-    its step."""
-    best = pathlib.Path(folder, BEST)
-    if not best.exists():
-        return
-    path = best.with_name(f"step-{read_metadata(best)['step']:08}.npz")
-    if path.exists():
-        best.unlink()
-    else:
-        os.replace(best, path)
+def assign(
+    model: keras.Model,
+    arrays: dict[str, np.ndarray],
+    with_optimizer: bool = True,
+):
+    """Puts arrays as `read` gives them into a model, all or none.
 
-
-def steps(folder: Path) -> list[tuple[int, pathlib.Path]]:
-    """Returns the steps and paths of a folder's checkpoints, oldest first."""
-    folder = pathlib.Path(folder)
-    names = os.listdir(folder) if folder.is_dir() else []
-    matches = [(NAME.fullmatch(name), folder / name) for name in names]
-    return sorted((int(m[1]), path) for m, path in matches if m)
-
-
-def remove_partial(folder: Path):
-    """Removes the partial files of processes that were killed while saving."""
-    for path in pathlib.Path(folder).glob(".*.npz.*"):
-        path.unlink(missing_ok=True)
+    Raises:
+        ValueError: if they belong to another model.
+    """
+    state = state_of(model)
+    if not with_optimizer:
+        del state["optimizer"], state["seeds"]
+    pairs = []
+    for kind, variables in state.items():
+        pairs += matched(kind, variables, arrays)
+    for variable, value in pairs:
+        variable.assign(value)
 
 
 def matched(
@@ -346,14 +309,16 @@ def matched(
         for name, array in arrays.items()
         if name.startswith(f"{kind}/")
     }
-    by_position = [
-        arrays[name] for name in sorted(arrays) if name.startswith(f"{kind}.")
-    ]
-    if by_position:  # format 1
-        _check_number(kind, len(by_position), len(variables))
-        stored = dict(zip(variables, by_position, strict=True))
-    elif stored.keys() != variables.keys():
-        _raise_names(kind, stored, variables)
+    if stored.keys() != variables.keys():
+        missing = sorted(variables.keys() - stored.keys())
+        unknown = sorted(stored.keys() - variables.keys())
+        raise ValueError(
+            f"The checkpoint belongs to another model. Its {kind} must have "
+            "the names of the model's variables. Received: "
+            f"{len(missing)} missing{_first(missing)}, "
+            f"{len(unknown)} unknown{_first(unknown)}. Load it into the model "
+            "that wrote it."
+        )
     for name, variable in variables.items():
         shape, found = tuple(variable.shape), stored[name].shape
         if shape != found:
@@ -365,24 +330,19 @@ def matched(
     return [(variables[name], stored[name]) for name in variables]
 
 
-def _check_number(kind, found, expected):
-    if found != expected:
-        raise ValueError(
-            f"The checkpoint belongs to another model: it has {found} {kind}, "
-            f"expected {expected}. Load it into the model that wrote it."
-        )
-
-
-def _raise_names(kind, stored, variables):
-    missing = sorted(variables.keys() - stored.keys())
-    unknown = sorted(stored.keys() - variables.keys())
-    raise ValueError(
-        f"The checkpoint belongs to another model. Its {kind} must have the "
-        f"names of the model's variables. Received: {len(missing)} missing"
-        f"{_first(missing)}, {len(unknown)} unknown{_first(unknown)}. Load it "
-        "into the model that wrote it."
-    )
-
-
 def _first(names):
     return f" ({names[0]}, …)" if names else ""
+
+
+def steps(folder: Path) -> list[tuple[int, pathlib.Path]]:
+    """Returns the steps and paths of a folder's checkpoints, oldest first."""
+    folder = pathlib.Path(folder)
+    names = os.listdir(folder) if folder.is_dir() else []
+    matches = [(NAME.fullmatch(name), folder / name) for name in names]
+    return sorted((int(m[1]), path) for m, path in matches if m)
+
+
+def remove_partial(folder: Path):
+    """Removes the partial files of processes that were killed while saving."""
+    for path in pathlib.Path(folder).glob(".*.npz.*"):
+        path.unlink(missing_ok=True)

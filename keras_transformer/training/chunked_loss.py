@@ -4,8 +4,7 @@ With a vocabulary of size V the logits are by far the largest tensor of a
 training step. Here some tokens at a time are projected, their loss and both
 gradients taken, and their logits forgotten.
 
-Shapes: R passes of the model over the same tokens, N tokens, D d_model,
-V vocabulary, C tokens of a chunk.
+Shapes: N tokens, D d_model, V vocabulary, C tokens of a chunk.
 """
 
 from typing import NamedTuple
@@ -43,7 +42,6 @@ def projection_loss(
     labels: tf.Tensor,
     weights: tf.Tensor,
     label_smoothing: float = 0.0,
-    r_drop: float = 0.0,
     train_table: bool = True,
     teacher: TeacherTokens | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -54,15 +52,11 @@ def projection_loss(
     for the backward pass. Without a gradient tape, call `token_losses`.
 
     Args:
-        features: `(R, N, D)`, the decoder's output; any float dtype. With
-            `r_drop` R is 2: the same tokens under two masks of dropout.
+        features: `(N, D)`, the decoder's output; any float dtype.
         table: float32 `(V, D)`, the embeddings.
         labels: int32 `(N,)`.
         weights: float32 `(N,)`, of each token in the sum.
         label_smoothing: ε. Defaults to 0.
-        r_drop: α of R-Drop (Liang et al. 2021, equation 4, of which this is
-            half): α / 2 · `disagreement` of the two passes is added to the
-            mean of their losses. Defaults to 0.
         train_table: whether the table gets a gradient, a third of the work.
             Defaults to True.
         teacher: `TeacherTokens`, the distributions to learn besides the labels,
@@ -70,8 +64,7 @@ def projection_loss(
 
     Returns:
         Σ weights · loss, a float32 scalar; and without gradient, float32
-        `(N,)`, the loss of each token and its unsmoothed part, means over the
-        passes.
+        `(N,)`, the loss of each token and its unsmoothed part.
     """
 
     @tf.custom_gradient
@@ -83,7 +76,6 @@ def projection_loss(
             weights,
             label_smoothing,
             True,
-            r_drop,
             train_table,
             teacher,
         )
@@ -109,7 +101,6 @@ def token_losses(
     weights: tf.Tensor,
     label_smoothing: float = 0.0,
     gradients: bool = False,
-    r_drop: float = 0.0,
     train_table: bool = True,
     teacher: TeacherTokens | None = None,
 ) -> dict[str, tf.Tensor]:
@@ -121,19 +112,17 @@ def token_losses(
     (1 − w) · ε of that, and adds w · (logit of the label − Σ p · logits).
 
     Args:
-        features, table, labels, weights, label_smoothing, r_drop, train_table,
-            teacher: as in `projection_loss`.
+        features, table, labels, weights, label_smoothing, train_table, teacher:
+            as in `projection_loss`.
         gradients: whether to compute them. Defaults to False.
 
     Returns:
         A dictionary of float32 tensors: `loss` and `nll`, `(N,)`; and with
-        `gradients`, those of Σ weights · loss: `d_features` `(R, N, D)` and,
-        with `train_table`, `d_table` `(V, D)`.
+        `gradients`, those of Σ weights · loss: `d_features` `(N, D)` and, with
+        `train_table`, `d_table` `(V, D)`.
     """
     exact_table, table = table, tf.cast(table, features.dtype)
-    passes, tokens = features.shape[0], tf.shape(features)[1]
-    size = CHUNK // 2 if r_drop else CHUNK  # there it takes more room
-    weights = weights / passes
+    tokens = tf.shape(features)[0]
     of_teacher = teacher.weight if teacher else 0.0
     label_smoothing *= 1 - of_teacher
     of_label = 1 - of_teacher - label_smoothing
@@ -142,57 +131,39 @@ def token_losses(
     # Smoothing needs the label's logit, which the chunks have, and the mean of
     # all, which is x · the mean embedding and so needs no chunk.
     mean = tf.reduce_mean(exact_table, axis=0)  # [D]
-    mean_logits = tf.linalg.matvec(exact, mean)  # [R, N]
+    mean_logits = tf.linalg.matvec(exact, mean)  # [N]
     d_table = ()
     if gradients and train_table:
         classes = tf.cast(tf.shape(table)[0], tf.float32)
-        d_row = tf.reduce_sum(weighted, axis=(0, 1)) / classes
+        d_row = tf.reduce_sum(weighted, axis=0) / classes
         d_table = tf.broadcast_to(-label_smoothing * d_row, tf.shape(table))
     weighted = tf.cast(weighted, features.dtype)
 
     def chunk(start, nll, loss, d_features, d_table):
-        here = slice(start, tf.minimum(start + size, tokens))
-        i = start // size
-        logits = [
-            tf.cast(tf.matmul(x, table, transpose_b=True), tf.float32)
-            for x in tf.unstack(features[:, here])
-        ]
-        nlls, golds, d_logits = zip(
-            *[_cross_entropy(x, labels[here], of_label) for x in logits],
-            strict=True,
+        here = slice(start, tf.minimum(start + CHUNK, tokens))
+        i = start // CHUNK
+        logits = tf.matmul(features[here], table, transpose_b=True)
+        logits = tf.cast(logits, tf.float32)  # [C, V]
+        nll_here, gold, d_logits = _cross_entropy(
+            logits, labels[here], of_label
         )
-        nll_here, gold = tf.add_n(nlls) / passes, tf.add_n(golds) / passes
-        contrast = gold - tf.reduce_mean(mean_logits[:, here], axis=0)
-        loss_here = nll_here + label_smoothing * contrast
+        loss_here = nll_here + label_smoothing * (gold - mean_logits[here])
         if teacher:
             expected = teacher.probabilities(here)
-            means = [tf.reduce_sum(expected * x, axis=-1) for x in logits]
-            loss_here += of_teacher * (gold - tf.add_n(means) / passes)
-            d_logits = tuple(d - of_teacher * expected for d in d_logits)
-        if r_drop:
-            apart, d_apart = disagreement(*logits)
-            loss_here += r_drop / 2 * apart
-            # Each pass has half the weight of its token: α for α / 2.
-            d_logits = tuple(
-                d + r_drop * more
-                for d, more in zip(d_logits, d_apart, strict=True)
-            )
+            means = tf.reduce_sum(expected * logits, axis=-1)
+            loss_here += of_teacher * (gold - means)
+            d_logits -= of_teacher * expected
         nll, loss = nll.write(i, nll_here), loss.write(i, loss_here)
         if gradients:
-            d_logits = tuple(tf.cast(d, features.dtype) for d in d_logits)
-            products = [tf.matmul(d, table) for d in d_logits]
-            d_features = d_features.write(i, tf.stack(products, axis=1))
+            d_logits = tf.cast(d_logits, features.dtype)
+            d_features = d_features.write(i, tf.matmul(d_logits, table))
         if gradients and train_table:
-            for d, x in zip(
-                d_logits, tf.unstack(weighted[:, here]), strict=True
-            ):
-                product = tf.matmul(d, x, transpose_a=True)
-                d_table += tf.cast(product, tf.float32)
-        return start + size, nll, loss, d_features, d_table
+            product = tf.matmul(d_logits, weighted[here], transpose_a=True)
+            d_table += tf.cast(product, tf.float32)
+        return start + CHUNK, nll, loss, d_features, d_table
 
     # An array of no chunks cannot be joined: no tokens are one empty chunk.
-    chunks = tf.maximum(1, -(-tokens // size))
-    width = features.shape[-1]
+    chunks = tf.maximum(1, -(-tokens // CHUNK))
     _, nll, loss, d_features, d_table = tf.while_loop(
         lambda start, nll, *_: (start < tokens) | tf.equal(start, 0),
         chunk,
@@ -200,7 +171,7 @@ def token_losses(
             0,
             _array(tf.float32, chunks, (None,)),
             _array(tf.float32, chunks, (None,)),
-            _array(features.dtype, chunks, (None, passes, width)),
+            _array(features.dtype, chunks, (None, features.shape[-1])),
             d_table,
         ),
         maximum_iterations=chunks,
@@ -210,30 +181,8 @@ def token_losses(
     if not gradients:
         return results
     d_features = tf.cast(d_features.concat(), tf.float32)
-    d_features = tf.transpose(d_features, (1, 0, 2))  # [R, N, D]
     d_features = weights[:, None] * (d_features - label_smoothing * mean)
     return {**results, "d_features": d_features, "d_table": d_table}
-
-
-def disagreement(
-    first: tf.Tensor, second: tf.Tensor
-) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-    """Returns how far two predictions are apart, and the gradients of that:
-    ½ · (KL(p‖q) + KL(q‖p)), equation 2 of R-Drop, where p and q are the
-    softmax of `first` and `second`, `(N, V)`.
-
-    Returns:
-        The distance, `(N,)`, and its gradients with respect to the two.
-    """
-    log_p, log_q = tf.nn.log_softmax(first), tf.nn.log_softmax(second)
-    p, q = tf.exp(log_p), tf.exp(log_q)
-    gap = log_p - log_q
-    forward = tf.reduce_sum(p * gap, axis=-1, keepdims=True)
-    backward = -tf.reduce_sum(q * gap, axis=-1, keepdims=True)
-    d_first = p * (gap - forward + 1) - q
-    d_second = q * (1 - gap - backward) - p
-    apart = (forward + backward)[:, 0] / 2
-    return apart, (d_first / 2, d_second / 2)
 
 
 def _cross_entropy(logits, labels, of_label):

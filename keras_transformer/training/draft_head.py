@@ -184,7 +184,7 @@ def _learn(layer, model, pairs, recipe, steps):
                 tf.not_equal(batch["source"], PAD),
                 training=True,
             )
-            x = tf.gather(tf.reshape(x, [-1, x.shape[-1]]), real)[None]
+            x = tf.gather(tf.reshape(x, [-1, x.shape[-1]]), real)
             x, rows = with_bias(embedding, x, table)
             loss, *_ = projection_loss(
                 x,

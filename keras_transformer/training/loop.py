@@ -78,7 +78,7 @@ class Loop:
         self.caught: list[signal.Signals] = []
         settings = model, recipe.label_smoothing, strategy
         self.training_step = make_training_step(
-            *settings, recipe.r_drop, teacher, recipe.teacher_weight
+            *settings, teacher, recipe.teacher_weight
         )
         self.evaluation_step = make_evaluation_step(*settings)
         self.sum_over_replicas = make_sum_over_replicas(strategy)

@@ -26,21 +26,6 @@ from keras_transformer.training.run import Run, write_run
 TEACHER = "teacher"  # folder in that of a run
 
 
-@contextlib.contextmanager
-def seeded_layers(seed: int) -> Iterator[None]:
-    """Seeds the layers that are made in this context.
-
-    Keras draws the seed of a layer from Python's `random`. Its state is
-    restored, since it is the caller's.
-    """
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(state)
-
-
 def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
     """Returns a new model, compiled with the optimizer of section 5.3.
 
@@ -82,6 +67,28 @@ def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
     )
     model.optimizer.build(model.trainable_variables)
     return model
+
+
+@contextlib.contextmanager
+def seeded_layers(seed: int) -> Iterator[None]:
+    """Seeds the layers that are made in this context.
+
+    Keras draws the seed of a layer from Python's `random`. Its state is
+    restored, since it is the caller's.
+    """
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+def exact_policy() -> keras.DTypePolicy | str:
+    """Returns Keras' policy, or "float32" where that would round weights."""
+    policy = keras.config.dtype_policy()
+    is_exact = policy.variable_dtype in ("float32", "float64")
+    return policy if is_exact else "float32"
 
 
 def load_model(run: Run) -> Transformer:
@@ -296,18 +303,9 @@ def with_other_depth(
     Encoder and decoder keep their first layers (Shleifer and Rush, 2020). The
     layers that a deeper one has besides are new.
 
-    Example:
-
-    >>> import dataclasses
-    >>> from keras_transformer.training import load_model, open_run
-    >>> model = load_model(open_run("runs/demo"))
-    >>> config = dataclasses.replace(model.config, num_decoder_layers=1)
-    >>> len(with_other_depth(model, config, seed=1).decoder_layers)
-    1
-
     Args:
         model: the trained model.
-        config: its config, but for `num_layers`, `num_encoder_layers`,
+        config: its config, except for `num_layers`, `num_encoder_layers`,
             `num_decoder_layers` and rates of dropout.
         seed: seed of the new layers.
     """
@@ -334,10 +332,3 @@ def digest(model: keras.Model) -> str:
     for weight in model.get_weights():
         sha.update(weight.tobytes())
     return sha.hexdigest()
-
-
-def exact_policy() -> keras.DTypePolicy | str:
-    """Returns Keras' policy, or "float32" where that would round weights."""
-    policy = keras.config.dtype_policy()
-    is_exact = policy.variable_dtype in ("float32", "float64")
-    return policy if is_exact else "float32"

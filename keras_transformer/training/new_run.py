@@ -1,4 +1,4 @@
-"""The start of a run: its settings are checked, its vocabulary is learned."""
+"""Starts a run: checks settings, learns the vocabulary, writes the folder."""
 
 import dataclasses
 import os
@@ -15,7 +15,8 @@ from keras_transformer.data.corpus import (
     absolute_path,
     remove_unusable,
 )
-from keras_transformer.data.options import CorpusSettings
+from keras_transformer.data.options import CorpusSettings, Preparation
+from keras_transformer.data.preparation import prepare, total_left_out
 from keras_transformer.data.prepared_corpus import (
     PreparedCorpus,
     is_prepared,
@@ -37,10 +38,7 @@ from keras_transformer.training.run import (
     open_run,
     write_run,
 )
-from keras_transformer.training.run_data import (
-    prepare_training_pairs,
-    read_pairs,
-)
+from keras_transformer.training.run_data import read_pairs
 from keras_transformer.validation import check_argument
 
 # Fields of a config that may differ from the run whose weights are taken.
@@ -140,7 +138,7 @@ def start_run(
             shared_vocabulary=initial.recipe.shared_vocabulary,
         )
     overrides = _without_vocabulary(overrides, None if preset else initial)
-    # Wrong settings are to show before the corpus is read.
+    # Validate before reading the corpus.
     config = _config(preset, initial, recipe, None, overrides)
     keras.activations.get(config.activation)
     _check_positions(config, recipe)
@@ -279,7 +277,20 @@ def _training_pairs(recipe, folder, initial):
         initial.target_tokenizer,
     )
     if not is_prepared(recipe.corpus):
-        return prepare_training_pairs(recipe, folder, tokenizers)
+        fields = dataclasses.fields(CorpusSettings)
+        settings = {field.name: getattr(recipe, field.name) for field in fields}
+        pairs = prepare(
+            recipe.corpus,
+            folder,
+            Preparation(**settings),
+            tokenizers=tokenizers,
+            evaluation={},  # is loaded as text
+        )
+        print(
+            f"{recipe.train_split}: {len(pairs):,} pairs; left out: "
+            f"{total_left_out(pairs.manifest)}."
+        )
+        return pairs
     pairs = PreparedCorpus(recipe.corpus)
     found = pairs.source_tokenizer, pairs.target_tokenizer
     if initial and [t.model for t in tokenizers] != [t.model for t in found]:

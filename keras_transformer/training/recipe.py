@@ -58,12 +58,6 @@ class Recipe(CorpusSettings):
     label_smoothing: float = option_field(
         0.1, "label smoothing, section 5.4", metavar="EPSILON"
     )
-    r_drop: float = option_field(
-        0.0,
-        "penalise disagreement between two dropout passes over each batch "
-        "(R-Drop, whose paper has 5); doubles the work and the memory",
-        metavar="ALPHA",
-    )
     teacher_weight: float = option_field(
         0.0,
         "learn the distributions that the initial run predicts, with this "
@@ -101,8 +95,7 @@ class Recipe(CorpusSettings):
     )
     save_every_minutes: float | None = option_field(
         None,
-        "also save a checkpoint every so many minutes, which the next one "
-        "replaces",
+        "also save a checkpoint every MINUTES, which the next one replaces",
         metavar="MINUTES",
     )
     patience: int | None = option_field(
@@ -134,7 +127,6 @@ class Recipe(CorpusSettings):
         check_field(
             self, "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
         )
-        check_at_least(self, r_drop=0)
         check_field(self, "bpe_dropout", 0 <= self.bpe_dropout < 1, "in [0, 1)")
         check_field(
             self,

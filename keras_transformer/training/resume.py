@@ -66,7 +66,6 @@ def resume(
     """
     if is_first:
         checkpoints.remove_partial(run.checkpoints)
-        checkpoints.adopt_best(run.checkpoints)
     if run.recipe.lora_rank:  # whose checkpoints have the factors alone
         lora.restore_base(run, model)
     if not checkpoints.steps(run.checkpoints):
@@ -74,7 +73,7 @@ def resume(
             checkpoints.restore_newest(run.initial, model, with_optimizer=False)
         return ResumePoint(0, Best())
     metadata = checkpoints.restore_newest(run.checkpoints, model)
-    if metadata.get("run", run.digest) != run.digest:
+    if metadata["run"] != run.digest:
         raise ValueError(
             f"The checkpoints in {str(run.checkpoints)!r} belong to another "
             f"run. Received: run {metadata['run'][:12]}…, expected "
@@ -84,11 +83,9 @@ def resume(
     print(f"Going on from step {step:,}.")
     if validated := read_validated(run).get(step):
         return ResumePoint(step, validated)
-    best = Best(**metadata.get("best", {}))
-    due = step % run.recipe.validate_every == 0 or step >= steps
-    # Earlier versions saved after the validation, and do not say so.
-    unvalidated = due and metadata.get("validated") is False
-    return ResumePoint(step, best, metadata["logs"] if unvalidated else None)
+    is_due = step % run.recipe.validate_every == 0 or step >= steps
+    logs = metadata["logs"] if is_due else None
+    return ResumePoint(step, Best(**metadata["best"]), logs)
 
 
 def best_step(run: Run) -> int | None:
@@ -97,7 +94,7 @@ def best_step(run: Run) -> int | None:
         return validated[max(validated)].step
     for _, path in reversed(checkpoints.steps(run.checkpoints)):
         with contextlib.suppress(checkpoints.DamagedCheckpointError):
-            return checkpoints.read_metadata(path).get("best", {}).get("step")
+            return checkpoints.read_metadata(path)["best"]["step"]
     return None
 
 

@@ -10,7 +10,7 @@ are learned, `checkpoints/` (with LoRA, of its factors alone),
 `starts.jsonl` with a line of versions, devices and steps for each start of
 training, and in the end `weights.npz`, the weights that were chosen.
 
-`new_run` starts a run, `split` loads its sentence pairs, `models` builds its
+`new_run` starts a run, `run_data` loads its sentence pairs, `models` builds its
 model, `train_run` trains it.
 """
 
@@ -35,7 +35,7 @@ from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
-FORMAT = 1
+FORMAT = 2
 STARTS = "starts.jsonl"
 LONGEST_WAIT = 24 * 3600  # seconds for which workers wait for the first
 MODEL_CARD = "MODEL_CARD.md"  # an imported model brings it, with the licence
@@ -59,7 +59,7 @@ class Run:
         source_tokenizer, target_tokenizer: its vocabularies, the same one if
             it is shared.
         data_fingerprint: SHA-256 of the manifest of the prepared pairs that it
-            is trained on; in earlier runs, of the pairs themselves.
+            is trained on.
         search: how its translations are searched. Defaults to the paper's
             search.
     """
@@ -139,8 +139,8 @@ def open_run(folder: str | os.PathLike) -> Run:
     if record.get("format") != FORMAT:
         raise ValueError(
             f"{str(folder)!r} has format {record.get('format')!r}, this "
-            f"version reads format {FORMAT}. Install the version that wrote "
-            f"it: {record.get('keras_transformer')}."
+            f"version reads format {FORMAT}. Train again, or install the "
+            f"version that wrote it: {record.get('keras_transformer')}."
         )
     for side, model in zip(("source", "target"), models, strict=True):
         expected, found = record[f"{side}_vocabulary"], sha256(model)
@@ -153,11 +153,11 @@ def open_run(folder: str | os.PathLike) -> Run:
     return Run(
         folder,
         TransformerConfig.from_dict(record["transformer"]),
-        Recipe(**_with_integers(record["recipe"])),
+        Recipe(**record["recipe"]),
         Tokenizer(models[0]),
         Tokenizer(models[1]),
         record["training_data"],
-        SearchSettings(**record.get("search", {})),
+        SearchSettings(**record["search"]),
     )
 
 
@@ -180,30 +180,6 @@ def write_run(run: Run, folder: pathlib.Path):
     ):
         with write_aside(folder / name) as file:
             file.write(data)
-
-
-def copy_model_card(run: Run, path: pathlib.Path):
-    """Copies the model card of the imported model that a run is or began
-    with, if there is one."""
-    card = run.folder / MODEL_CARD
-    if card.exists():
-        shutil.copyfile(card, path)
-
-
-def wait_for_file(path: pathlib.Path):
-    """Waits until a file is there, which the first worker writes.
-
-    Raises:
-        TimeoutError: if it does not come.
-    """
-    for _ in range(LONGEST_WAIT):
-        if path.exists():
-            return
-        time.sleep(1)
-    raise TimeoutError(
-        f"The first worker has not written {str(path)!r} in {LONGEST_WAIT} s. "
-        "Is the folder on a file system that all workers share?"
-    )
 
 
 def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
@@ -235,22 +211,35 @@ def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
         file.write((json.dumps(record) + "\n").encode())
 
 
-def _with_integers(recipe):
-    """Returns the fields of a recipe; earlier versions took 4e3 for 4000."""
-    integers = {f.name for f in dataclasses.fields(Recipe) if f.type is int}
-    return {
-        name: int(value)
-        if name in integers and isinstance(value, float) and value.is_integer()
-        else value
-        for name, value in recipe.items()
-    }
-
-
 def steps_to_train(run: Run) -> int:
     """Returns the steps of the recipe, or more if a start was given more."""
     steps = [run.recipe.steps]
     with contextlib.suppress(FileNotFoundError):
         for line in (run.folder / STARTS).read_text().splitlines():
             with contextlib.suppress(ValueError):  # a line that was cut short
-                steps.append(json.loads(line).get("steps", 0))
+                steps.append(json.loads(line)["steps"])
     return max(steps)
+
+
+def copy_model_card(run: Run, path: pathlib.Path):
+    """Copies the model card of the imported model that a run is or began
+    with, if there is one."""
+    card = run.folder / MODEL_CARD
+    if card.exists():
+        shutil.copyfile(card, path)
+
+
+def wait_for_file(path: pathlib.Path):
+    """Waits until a file is there, which the first worker writes.
+
+    Raises:
+        TimeoutError: if it does not come.
+    """
+    for _ in range(LONGEST_WAIT):
+        if path.exists():
+            return
+        time.sleep(1)
+    raise TimeoutError(
+        f"The first worker has not written {str(path)!r} in {LONGEST_WAIT} s. "
+        "Is the folder on a file system that all workers share?"
+    )

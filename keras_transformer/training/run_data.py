@@ -1,11 +1,10 @@
 """The sentence pairs of a run: section 5.1.
 
-Training pairs are read from a prepared corpus. The pairs of other splits, which
-are few, are loaded as text.
+Training pairs are read from a prepared corpus, which a run has from its start.
+The pairs of other splits, which are few, are loaded as text.
 """
 
 import dataclasses
-import hashlib
 import os
 import weakref
 
@@ -23,17 +22,54 @@ from keras_transformer.data.corpus import (
     load_pairs,
     remove_unusable,
 )
-from keras_transformer.data.options import CorpusSettings, Preparation
-from keras_transformer.data.preparation import prepare, total_left_out
 from keras_transformer.data.prepared_corpus import (
-    MANIFEST,
     PreparedCorpus,
     is_prepared,
     read_manifest,
 )
-from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.run import Run, wait_for_file
+from keras_transformer.training.run import Run
+
+
+def load_training_pairs(run: Run) -> TrainingPairs:
+    """Opens the pairs that a run is trained on.
+
+    Raises:
+        ValueError: if the data is not there, or not what the run began with.
+    """
+    if not run.recipe.corpus:
+        raise ValueError(
+            "A run that was imported, or made of a model, has no training "
+            "pairs, so it cannot be trained itself, nor learn a shortlist or "
+            "proposals. Received: "
+            f"{str(run.folder)!r}. Train a new run by `train --initial-run "
+            f"{run.folder}`."
+        )
+    if not run.data.exists():
+        check_corpus(run.recipe)
+    pairs = PreparedCorpus(run.data)
+    if pairs.digest != run.data_fingerprint:
+        raise ValueError(
+            f"The training data of {str(run.folder)!r} has changed since the "
+            "run began. Restore the corpus, or start a new run."
+        )
+    if not run.recipe.bpe_dropout:
+        return pairs
+    return SampledPairs(
+        pairs,
+        run.source_tokenizer,
+        run.target_tokenizer,
+        run.recipe.bpe_dropout,
+        run.recipe.seed,
+        run.recipe.max_length,
+    )
+
+
+def without_bpe_dropout(run: Run) -> Run:
+    """Returns the run with sentences split into pieces as they are translated,
+    whatever training sees."""
+    recipe = dataclasses.replace(run.recipe, bpe_dropout=0.0)
+    return dataclasses.replace(run, recipe=recipe)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,34 +143,6 @@ def _encode_split(run, pairs, name):
     return Split(pairs, encoded)
 
 
-def prepare_training_pairs(
-    recipe: Recipe,
-    folder: str | os.PathLike,
-    tokenizers: tuple[Tokenizer, Tokenizer] | None,
-) -> PreparedCorpus:
-    """Prepares the training pairs of a recipe whose corpus is not prepared."""
-    fields = dataclasses.fields(CorpusSettings)
-    settings = {field.name: getattr(recipe, field.name) for field in fields}
-    found = prepare(
-        recipe.corpus,
-        folder,
-        Preparation(**settings),
-        tokenizers=tokenizers,
-        evaluation={},  # is loaded as text
-    )
-    print(
-        f"{recipe.train_split}: {len(found):,} pairs; left out: "
-        f"{total_left_out(found.manifest)}."
-    )
-    return found
-
-
-def is_missing(corpus: str) -> bool:
-    """Returns whether a corpus is a path that is not there."""
-    is_folder = bool(corpus) and is_path(corpus)
-    return is_folder and not os.path.isdir(corpus)
-
-
 def check_corpus(recipe: Recipe) -> None:
     """Checks that a run's corpus is where the recipe says.
 
@@ -149,65 +157,7 @@ def check_corpus(recipe: Recipe) -> None:
         )
 
 
-def load_training_pairs(run: Run, is_first: bool = True) -> TrainingPairs:
-    """Opens what a run is trained on.
-
-    Args:
-        run: the run.
-        is_first: whether this is the first worker. It prepares the corpus of a
-            run made before 0.1.0 was finished, which kept none.
-
-    Raises:
-        ValueError: if the data is not there, or not what the run began with.
-    """
-    if not run.recipe.corpus:
-        raise ValueError(
-            "A run that was imported, or made of a model, has no training "
-            "pairs, so it cannot be trained itself, nor learn a shortlist or "
-            "proposals. Received: "
-            f"{str(run.folder)!r}. Train a new run by `train --initial-run "
-            f"{run.folder}`."
-        )
-    if not run.data.exists():
-        check_corpus(run.recipe)
-    if not is_first:
-        wait_for_file(run.data / MANIFEST)
-    elif not run.data.exists():
-        tokenizers = run.source_tokenizer, run.target_tokenizer
-        prepare_training_pairs(run.recipe, run.data, tokenizers)
-    pairs = PreparedCorpus(run.data)
-    if pairs.digest != run.data_fingerprint and (
-        is_prepared(run.recipe.corpus)
-        or _earlier_digest(pairs) != run.data_fingerprint
-    ):
-        raise ValueError(
-            f"The training data of {str(run.folder)!r} has changed since the "
-            "run began. Restore the corpus, or start a new run."
-        )
-    if not run.recipe.bpe_dropout:
-        return pairs
-    return SampledPairs(
-        pairs,
-        run.source_tokenizer,
-        run.target_tokenizer,
-        run.recipe.bpe_dropout,
-        run.recipe.seed,
-        run.recipe.max_length,
-    )
-
-
-def without_bpe_dropout(run: Run) -> Run:
-    """Returns the run with sentences split into pieces as they are translated,
-    whatever training sees."""
-    recipe = dataclasses.replace(run.recipe, bpe_dropout=0.0)
-    return dataclasses.replace(run, recipe=recipe)
-
-
-def _earlier_digest(pairs):
-    """Returns the SHA-256 of all ids, which earlier runs recorded."""
-    digest = hashlib.sha256()
-    everything = pairs.read(np.arange(len(pairs)), epoch=0)
-    for side in (everything.source, everything.target):
-        digest.update(side.lengths.tobytes())
-        digest.update(side.values.astype(np.int32).tobytes())
-    return digest.hexdigest()
+def is_missing(corpus: str) -> bool:
+    """Returns whether a corpus is a path that is not there."""
+    is_folder = bool(corpus) and is_path(corpus)
+    return is_folder and not os.path.isdir(corpus)

@@ -6,8 +6,8 @@ the sum over all real target tokens of the whole batch, divided by their
 number: parts carry weights of 1 / that number, so that losses and gradients
 are simply added.
 
-Shapes: A parts, R passes, B rows of a part, S source length, T target length,
-D d_model, N real tokens.
+Shapes: A parts, B rows of a part, S source length, T target length, D d_model,
+N real tokens.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,6 @@ def make_training_step(
     model: Transformer,
     label_smoothing: float,
     strategy: tf.distribute.Strategy,
-    r_drop: float = 0.0,
     teacher: Transformer | None = None,
     teacher_weight: float = 0.0,
 ) -> Callable:
@@ -40,22 +39,21 @@ def make_training_step(
         model: a `Transformer` with an optimizer, built under `strategy`.
         label_smoothing: ε, section 5.4.
         strategy: a `tf.distribute` strategy.
-        r_drop: α of R-Drop, see `projection_loss`. Defaults to 0: one pass.
         teacher: a `Transformer` with the same vocabularies, whose predictions
             are learned besides the labels, or `None` (default).
         teacher_weight: of these predictions, see `TeacherTokens`.
 
     Returns:
         A function that takes the next batch, see `data.batches`, and returns
-        sums over all replicas: `loss`, which is minimised and has the parts of
-        R-Drop and of the teacher; `nll` of the real target tokens; `tokens`,
-        their number; and `stop_requests`, the vectors that the workers passed.
+        sums over all replicas: `loss`, which is minimised and has the part of
+        the teacher; `nll` of the real target tokens; `tokens`, their number;
+        and `stop_requests`, the vectors that the workers passed.
     """
 
     def update(batch, stop_requests):
         gradients, sums = _over_parts(
             lambda part: _gradients(
-                model, part, label_smoothing, r_drop, teacher, teacher_weight
+                model, part, label_smoothing, teacher, teacher_weight
             ),
             batch,
         )
@@ -126,22 +124,11 @@ def _over_parts(function, batch):
     return sums
 
 
-def _gradients(
-    model,
-    part,
-    label_smoothing,
-    r_drop=0.0,
-    teacher=None,
-    teacher_weight=0.0,
-):
+def _gradients(model, part, label_smoothing, teacher=None, teacher_weight=0.0):
     """Returns dense gradients of every trainable variable, and the sums."""
     predicted = teacher and _predictions(teacher, part, teacher_weight)
     variables = [v.value for v in model.trainable_variables]
-    passes = 2 if r_drop else 1
-    inputs = {
-        name: tf.concat([part[name]] * passes, axis=0)
-        for name in ("source", "target")
-    }
+    inputs = {name: part[name] for name in ("source", "target")}
     # Not the variable: the gradients of its two uses, as embeddings and as
     # projection, are added in place below, which takes 4% off a step.
     layer = model.target_embedding
@@ -149,8 +136,8 @@ def _gradients(
     table = tf.convert_to_tensor(projection)
     with tf.GradientTape() as tape:
         tape.watch(table)
-        features = model.features(inputs, training=True)  # [R·B, T, D]
-        features, labels, weights = _real_tokens(features, part, passes)
+        features = model.features(inputs, training=True)  # [B, T, D]
+        features, labels, weights = _real_tokens(features, part)
         features, rows = with_bias(layer, features, table)
         total, loss, nll = projection_loss(
             features,
@@ -158,7 +145,6 @@ def _gradients(
             labels,
             weights,
             label_smoothing,
-            r_drop,
             projection.trainable,
             predicted,
         )
@@ -194,11 +180,11 @@ def _losses(model, part, label_smoothing):
 
 def _predictions(teacher, part, weight):
     features, table, *_ = _without_dropout(teacher, part)
-    return TeacherTokens(features[0], tf.cast(table, features.dtype), weight)
+    return TeacherTokens(features, tf.cast(table, features.dtype), weight)
 
 
 def _without_dropout(model, part):
-    """Returns features `(1, N, D)`, table, labels and weights of the tokens
+    """Returns features `(N, D)`, table, labels and weights of the tokens
     that are not padding."""
     features = model.features(part, training=False)
     features, labels, weights = _real_tokens(features, part)
@@ -207,16 +193,13 @@ def _without_dropout(model, part):
     return features, table, labels, weights
 
 
-def _real_tokens(features, part, passes=1):
-    """Returns features `(R, N, D)`, labels and weights `(N,)` of the tokens
-    that are not padding."""
+def _real_tokens(features, part):
+    """Returns features `(N, D)`, labels and weights `(N,)` of the tokens that
+    are not padding."""
     labels = tf.reshape(part["labels"], (-1,))
     real = tf.where(tf.not_equal(labels, PAD))[:, 0]  # [N]
-    width, size = features.shape[-1], tf.size(labels, tf.int64)
-    every = tf.concat([real + i * size for i in range(passes)], axis=0)
-    features = tf.gather(tf.reshape(features, (-1, width)), every)
     return (
-        tf.reshape(features, (passes, -1, width)),
+        tf.gather(tf.reshape(features, (-1, features.shape[-1])), real),
         tf.gather(labels, real),
         tf.gather(tf.reshape(part["weights"], (-1,)), real),
     )

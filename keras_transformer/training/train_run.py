@@ -1,4 +1,9 @@
-"""Training: sections 5.2 to 5.4 of the paper."""
+"""Training, sections 5.2 to 5.4: from the corpus of a run to its weights.
+
+`train` reads top to bottom. Sentence pairs come from `run_data`, batches from
+`data.batches`. Steps are in `loop` and `step`, the choice of the final weights
+in `checkpoint_averaging`.
+"""
 
 import contextlib
 import dataclasses
@@ -86,11 +91,11 @@ def train(
     sharding = sharding_of(strategy, recipe.gradient_accumulation_steps)
     is_first = sharding.worker == 0
     with _locked(run, is_first):
-        # Word pieces of the corpus
-        pairs = load_training_pairs(run, is_first)
+        # Section 5.1: sentence pairs, as word pieces
+        pairs = load_training_pairs(run)
         validation = load_split(run, recipe.validation_split)
 
-        # Model, and how far it is
+        # The model, new or from the newest checkpoint
         with strategy.scope(), seeded_layers(recipe.seed):
             model = make_model(run.config, recipe)
             if is_first:
@@ -102,7 +107,7 @@ def train(
         if reason := _nothing_to_do(start, recipe, steps):
             print(f"Nothing to do: {reason}.")
         else:
-            # Batches
+            # Section 5.1: batches of similar lengths
             batches = training_batches(
                 pairs,
                 recipe.tokens_per_batch,
@@ -114,92 +119,27 @@ def train(
                 validation.encoded, recipe.tokens_per_batch, sharding
             )
 
-            # Steps, with checkpoints
+            # Sections 5.3 and 5.4: steps, validations, checkpoints
             _announce(model, len(pairs), sharding.devices, start, steps)
-            own = training_callbacks(
+            standard = training_callbacks(
                 run, model, validation.pairs, start, loop, is_first
             )
-            watchers = _callback_list(
-                [*own, *keras.tree.flatten(callbacks)],
+            callback_list = _callback_list(
+                [*standard, *keras.tree.flatten(callbacks)],
                 model,
                 recipe,
                 steps,
                 verbose,
                 is_first,
             )
-            loop.fit(batches, validation_batches, start, steps, watchers)
+            loop.fit(batches, validation_batches, start, steps, callback_list)
 
-        # Chosen weights
+        # Section 6.1: the final weights, perhaps an average of checkpoints
         if is_first:
             model = _finish(run)
         # Should the first worker have to begin again, it will need the others.
         loop.wait_for_all()
         return model
-
-
-def _locked(run, is_first):
-    """Returns a context in which no other process trains the run."""
-    if is_first:
-        return lock(run.folder, "train a run")
-    return contextlib.nullcontext()
-
-
-def _nothing_to_do(start, recipe, steps):
-    """Returns why there is no step or validation left, or `None`."""
-    if start.unvalidated_logs is not None:
-        return None
-    waited = start.best.waited
-    if recipe.patience and waited >= recipe.patience:
-        return (
-            f"no better BLEU in {waited} validations. To train on, start a new "
-            "run with this one as --initial-run"
-        )
-    if start.step >= steps:
-        return f"the run has its {steps:,} steps"
-    return None
-
-
-def _finish(run):
-    """Returns the model with the chosen weights, after the test."""
-    is_chosen = run.weights.exists()
-    model = load_model(run) if is_chosen else choose_weights(run)
-    if run.recipe.test_split:
-        print(json.dumps(evaluate(run, model, run.recipe.test_split)))
-    return model
-
-
-def _announce(model, pairs, devices, start, steps):
-    done = start.step
-    first = ""
-    if start.unvalidated_logs is not None:
-        first = f" First, step {done:,} is validated."
-    print(
-        f"Training {_parameters(model)} parameters in "
-        f"{model.dtype_policy.name} on {pairs:,} pairs, "
-        f"{devices} device{'s' if devices > 1 else ''}, steps {done + 1:,} "
-        f"to {steps:,}.{first}"
-    )
-
-
-def _parameters(model):
-    """Returns how many parameters are trained, and of how many if not all."""
-    trained = sum(math.prod(v.shape) for v in model.trainable_variables)
-    every = model.count_params()
-    return f"{trained:,}" if trained == every else f"{trained:,} of {every:,}"
-
-
-def _callback_list(callbacks, model, recipe, steps, verbose, is_first):
-    if verbose is None:
-        verbose = verbosity()
-    return keras.callbacks.CallbackList(
-        callbacks,
-        add_history=True,
-        add_progbar=verbose != 0 and is_first,
-        verbose=verbose,
-        epochs=-(-steps // recipe.validate_every),
-        steps=recipe.validate_every,
-        model=model,
-    )
 
 
 def evaluate(run: Run, model: Transformer, split: str) -> dict:
@@ -245,3 +185,68 @@ def evaluate(run: Run, model: Transformer, split: str) -> dict:
     }
     evaluation.remember(run.folder, result)
     return result
+
+
+def _locked(run, is_first):
+    """Returns a context in which no other process trains the run."""
+    if is_first:
+        return lock(run.folder, "train a run")
+    return contextlib.nullcontext()
+
+
+def _nothing_to_do(start, recipe, steps):
+    """Returns why there is no step or validation left, or `None`."""
+    if start.unvalidated_logs is not None:
+        return None
+    waited = start.best.waited
+    if recipe.patience and waited >= recipe.patience:
+        return (
+            f"no better BLEU in {waited} validations. To train on, start a new "
+            "run with this one as --initial-run"
+        )
+    if start.step >= steps:
+        return f"the run has its {steps:,} steps"
+    return None
+
+
+def _announce(model, pairs, devices, start, steps):
+    done = start.step
+    first = ""
+    if start.unvalidated_logs is not None:
+        first = f" First, step {done:,} is validated."
+    print(
+        f"Training {_parameters(model)} parameters in "
+        f"{model.dtype_policy.name} on {pairs:,} pairs, "
+        f"{devices} device{'s' if devices > 1 else ''}, steps {done + 1:,} "
+        f"to {steps:,}.{first}"
+    )
+
+
+def _parameters(model):
+    """Returns how many parameters are trained, and of how many if not all."""
+    trained = sum(math.prod(v.shape) for v in model.trainable_variables)
+    every = model.count_params()
+    return f"{trained:,}" if trained == every else f"{trained:,} of {every:,}"
+
+
+def _callback_list(callbacks, model, recipe, steps, verbose, is_first):
+    if verbose is None:
+        verbose = verbosity()
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=True,
+        add_progbar=verbose != 0 and is_first,
+        verbose=verbose,
+        epochs=-(-steps // recipe.validate_every),
+        steps=recipe.validate_every,
+        model=model,
+    )
+
+
+def _finish(run):
+    """Returns the model with the chosen weights, after the test."""
+    is_chosen = run.weights.exists()
+    model = load_model(run) if is_chosen else choose_weights(run)
+    if run.recipe.test_split:
+        print(json.dumps(evaluate(run, model, run.recipe.test_split)))
+    return model

@@ -23,9 +23,12 @@ from keras_transformer.data.preparation import (
     write_evaluation,
 )
 from keras_transformer.data.prepared_corpus import PreparedCorpus
-from keras_transformer.data.shards import Survey, read_survey
+from keras_transformer.data.shards import CorpusStats, read_corpus_stats
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.data.vocabulary import learn_vocabularies, sample_of
+from keras_transformer.data.vocabulary import (
+    learn_vocabularies,
+    vocabulary_sample,
+)
 from keras_transformer.integrations.beam.pipeline import run_pipeline
 
 
@@ -61,9 +64,9 @@ def prepare_on_beam(
     read = functools.partial(_read, job.corpora, arguments)
     with temporary_folder(job) as aside:
         texts = write_evaluation(job, aside)
-        if read_survey(aside) is None:
+        if read_corpus_stats(aside) is None:
             run_pipeline(
-                lambda pipeline: _survey(
+                lambda pipeline: _collect_stats(
                     _blocks(pipeline, job, read), job, str(aside)
                 ),
                 options,
@@ -75,9 +78,9 @@ def prepare_on_beam(
             ),
             options,
         )
-        survey = read_survey(aside)
-        assert survey is not None  # the first pipeline wrote it
-        finish(job, aside, survey.tokenizers, texts)
+        stats = read_corpus_stats(aside)
+        assert stats is not None  # the first pipeline wrote it
+        finish(job, aside, stats.tokenizers, texts)
     return PreparedCorpus(folder)
 
 
@@ -97,7 +100,7 @@ def _read(corpora, arguments, number):
     )
 
 
-def _survey(blocks, job, folder):
+def _collect_stats(blocks, job, folder):
     """Adds the steps that learn the vocabularies and find the duplicates."""
     settings = job.settings
     hashes = (
@@ -107,8 +110,8 @@ def _survey(blocks, job, folder):
     )
     sample = blocks | "Draw pairs" >> beam.CombineGlobally(_Draw(settings))
     models = job.tokenizers and [t.model for t in job.tokenizers]
-    _ = hashes | "Write survey" >> beam.Map(
-        _write_survey, beam.pvalue.AsSingleton(sample), models, settings, folder
+    _ = hashes | "Write statistics" >> beam.Map(
+        _write_stats, beam.pvalue.AsSingleton(sample), models, settings, folder
     )
 
 
@@ -126,7 +129,7 @@ class _Draw(beam.CombineFn):
         self.settings = settings
 
     def create_accumulator(self):
-        return sample_of(self.settings)
+        return vocabulary_sample(self.settings)
 
     def add_input(self, sample, block):
         sample.add(block, shards.readable_rows(block, self.settings)[0])
@@ -142,7 +145,7 @@ class _Draw(beam.CombineFn):
         return sample.pairs()
 
 
-def _write_survey(hashes, pairs, models, settings, folder):
+def _write_stats(hashes, pairs, models, settings, folder):
     if models is None:
         tokenizers = learn_vocabularies(pairs, settings)
     else:
@@ -151,7 +154,7 @@ def _write_survey(hashes, pairs, models, settings, folder):
     repeated = (
         shards.find_duplicates(hashes) if settings.drop_duplicates else {}
     )
-    Survey(tokenizers, repeated, 0).write(folder)
+    CorpusStats(tokenizers, repeated, 0).write(folder)
 
 
 class _MakeShard(beam.DoFn):
@@ -161,9 +164,9 @@ class _MakeShard(beam.DoFn):
         self.folder, self.settings = folder, settings
 
     def setup(self):
-        survey = read_survey(self.folder)
-        assert survey is not None  # the pipeline before wrote it
-        self.survey = survey
+        stats = read_corpus_stats(self.folder)
+        assert stats is not None  # the pipeline before wrote it
+        self.stats = stats
 
     def process(self, block):
-        shards.make_shard(self.folder, block, self.survey, self.settings)
+        shards.make_shard(self.folder, block, self.stats, self.settings)

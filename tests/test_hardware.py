@@ -1,4 +1,4 @@
-"""Checks that the processor and the GPUs determine what "auto" stands for."""
+"""Checks that processor and GPUs determine what "auto" stands for."""
 
 import dataclasses
 import json
