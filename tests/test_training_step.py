@@ -214,7 +214,7 @@ def test_keras_fit_can_train_with_the_projection_loss():
             self.transformer = transformer
 
         def call(self, inputs, training=False):
-            return self.transformer.features(inputs, training=training)
+            return self.transformer.decoder_output(inputs, training=training)
 
         def compute_loss(self, x, y, y_pred, sample_weight, training=True):
             real = tf.reshape(sample_weight, (-1,))

@@ -11,8 +11,9 @@ from keras import KerasTensor, ops
 
 from keras_transformer.layers.arguments import (
     Initializer,
+    Layer,
     Shape,
-    copy_of,
+    clone_initializer,
     exact_dtype,
     int32_index,
     known_index,
@@ -67,7 +68,7 @@ def positional_encoding(
     return ops.reshape(waves, (-1, 2 * pairs))[:, :d_model]
 
 
-class PositionedLayer(keras.layers.Layer):
+class PositionedLayer(Layer):
     """Adds positions and dropout to vectors that a subclass makes.
 
     The arguments are described in `PositionalEmbedding`.
@@ -266,7 +267,7 @@ class PositionalEmbedding(PositionedLayer):
         if not self.tie_projection:
             self._own_projection = self.add_weight(
                 shape=(self.vocab_size, self.d_model),
-                initializer=copy_of(self.embeddings_initializer),
+                initializer=clone_initializer(self.embeddings_initializer),
                 name="projection",
             )
         if self.use_logits_bias:
@@ -426,7 +427,7 @@ class FeatureEmbedding(PositionedLayer):
         self.projection = keras.layers.Dense(
             d_model,
             use_bias=use_bias,
-            kernel_initializer=copy_of(self.kernel_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
             dtype=self.dtype_policy,
             name="projection",
         )
