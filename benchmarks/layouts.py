@@ -139,8 +139,8 @@ def work(name, setting, shape, dtype, threads, calls):
             model.empty_cache(model.encode(source), BEAM),
             tf.fill([tf.shape(source)[0]], PIECES_OUT),
             BEAM,
-            reorder=model.reorder,
-            keep=model.keep,
+            reorder_cache=model.reorder,
+            select_rows=model.keep,
         )
 
     def answer(batch):

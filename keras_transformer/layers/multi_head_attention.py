@@ -276,19 +276,18 @@ class MultiHeadAttention(Layer):
         batch, length = ops.shape(query)[:2]
         position = int32_index(cache_index)
         is_step = position is not None
-        only_reads = cache is not None and not is_step
 
         queries = self.query_projection(query)  # [B, T, H·d_k]
-        if only_reads:
-            heads = cache
-            queries, query_mask = fold_beams(queries, query_mask, heads)
-            queries = split_heads(queries, self.num_heads)
-        else:
+        if cache is None or is_step:
             first = position if is_step else 0
             queries = split_heads(queries, self.num_heads)  # [B, H, T, d_k]
             queries = self.encode_positions(queries, first)
             heads = self.project(value, key)
             heads["key"] = self.encode_positions(heads["key"], first)
+        else:  # the cache has the keys of a memory, which beams share
+            heads = cache
+            queries, query_mask = fold_beams(queries, query_mask, heads)
+            queries = split_heads(queries, self.num_heads)
         masks = [*pair_masks(query_mask, value_mask, key_mask), attention_mask]
         if is_step:
             heads, cache = self._extend_cache(
@@ -309,9 +308,8 @@ class MultiHeadAttention(Layer):
         output = merge_heads(output, batch, length)
         extras = []
         if return_attention_scores:
-            extras.append(
-                unfold_beams(weights, length) if only_reads else weights
-            )
+            is_read = cache is not None and not is_step
+            extras.append(unfold_beams(weights, length) if is_read else weights)
         if is_step:
             extras.append(cache)
         return pack(self.output_projection(output), *extras)
@@ -362,12 +360,14 @@ class MultiHeadAttention(Layer):
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
         query, given = arguments_of_call(self, args, kwargs)
-        cache = given.get("cache")
+        cache: Any = given.get("cache")
         is_step = cache is not None and given.get("cache_index") is not None
         extras: list[Any] = []
         if given.get("return_attention_scores"):
             batch, length = query.shape[:2]
-            attended = given.get("value") if cache is None else cache["key"]
+            attended: Any = (
+                given.get("value") if cache is None else cache["key"]
+            )
             keys = attended.shape[-2]  # `(B, S, D)` or `(B, H, S, d_k)`
             if is_step and given.get("attention_window") is not None:
                 # The last positions and, for the later queries, the new ones.
@@ -397,8 +397,8 @@ class MultiHeadAttention(Layer):
 
 
 def _check_inputs(query, value, cache, cache_index, window):
-    only_reads = cache is not None and cache_index is None
-    if value is None and not only_reads:
+    is_read = cache is not None and cache_index is None
+    if value is None and not is_read:
         raise ValueError(
             "`value` is needed unless `cache` holds projected keys and "
             "values. Received: value=None. For self-attention pass the "
@@ -411,7 +411,7 @@ def _check_inputs(query, value, cache, cache_index, window):
             "or leave out `cache_index`."
         )
     if window is not None:
-        check_self_attention(window, query, None if only_reads else value)
+        check_self_attention(window, query, None if is_read else value)
 
 
 # What follows is for compatibility with `keras.layers.MultiHeadAttention`.
