@@ -97,16 +97,7 @@ class Transformer(keras.Model):
             "dtype": dtype,
         }
 
-        shared = config.shared_vocabulary
-        self.target_embedding = PositionalEmbedding(
-            config.vocab_size,
-            seed=next(seeds, None),
-            name="embedding" if shared else "target_embedding",
-            tie_projection=config.tie_projection,
-            use_logits_bias=config.use_logits_bias,
-            **embedding_arguments,
-        )
-        self.source_embedding = self.target_embedding
+        target_seed = next(seeds, None)
         if config.source_vocab_size is not None:
             self.source_embedding = PositionalEmbedding(
                 config.source_vocab_size,
@@ -121,6 +112,17 @@ class Transformer(keras.Model):
                 name="source_embedding",
                 **position_arguments,
             )
+        shared = config.shared_vocabulary
+        self.target_embedding = PositionalEmbedding(
+            config.vocab_size,
+            seed=target_seed,
+            name="embedding" if shared else "target_embedding",
+            tie_projection=config.tie_projection,
+            use_logits_bias=config.use_logits_bias,
+            **embedding_arguments,
+        )
+        if shared:
+            self.source_embedding = self.target_embedding
         self.encoder_layers = [
             EncoderLayer(
                 name=f"encoder_{i}", seed=next(seeds, None), **layer_arguments

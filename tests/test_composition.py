@@ -204,7 +204,7 @@ def test_subclasses_may_write_call_in_other_words():
 
 def test_a_call_with_too_many_arguments_or_one_twice_is_an_error():
     layer, x = EncoderLayer(D, H, F), random(B, T, D)
-    with pytest.raises(TypeError, match="multiple values .*'mask'"):
+    with pytest.raises(TypeError, match=r"multiple values .*'mask'"):
         layer(x, MASK, mask=MASK)
     with pytest.raises(TypeError, match="9 positional arguments: x, mask"):
         layer(x, *[None] * 9)

@@ -397,7 +397,7 @@ def test_the_length_penalty_has_known_values(length, expected):
 
 def test_the_length_penalty_of_other_systems_is_a_power():
     assert float(length_penalty(7, 2.0, "power")) == pytest.approx(49)
-    with pytest.raises(ValueError, match="length_penalty='n'"):
+    with pytest.raises(ValueError, match="formula='n'"):
         length_penalty(7, 2.0, "n")
 
 
