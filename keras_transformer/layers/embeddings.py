@@ -1,4 +1,4 @@
-"""Embeddings of ids: section 3.4 of the paper.
+"""Embeddings of ids and vectors, and positions: sections 3.4 and 3.5.
 
 Shapes: B batch, T length, D d_model, V vocabulary.
 """
@@ -349,11 +349,9 @@ def _check_input(x, reverse):
             f"Received: x={x!r}. Fill its rows with 0: `x.to_tensor()`."
         )
     if len(x.shape) != (3 if reverse else 2):
-        expected = (
-            "vectors (batch, length, d_model)"
-            if reverse
-            else ("ids (batch, length)")
-        )
+        expected = "ids (batch, length)"
+        if reverse:
+            expected = "vectors (batch, length, d_model)"
         raise ValueError(
             f"The input of a PositionalEmbedding must be {expected}. Received: "
             f"x.shape={tuple(x.shape)}, {reverse=}. For one axis more, wrap "

@@ -11,36 +11,6 @@ import numpy as np
 from keras import KerasTensor, ops
 
 
-def longest_length(
-    max_lengths: Sequence[int] | KerasTensor,
-) -> int | KerasTensor:
-    """Returns the largest of the maximum lengths, at least 1.
-
-    It is a number if they are numbers, or arrays of NumPy. `jax.jit` needs
-    that, since the sequences are as long.
-    """
-    is_list = isinstance(max_lengths, list | tuple)
-    numbers = max_lengths if is_list else [max_lengths]
-    if all(isinstance(x, int | np.integer | np.ndarray) for x in numbers):
-        return int(np.max(max_lengths, initial=1))
-    return ops.max(ops.cast(max_lengths, "int32"), initial=1)
-
-
-def as_integers(name: str, values: Any, axes: Sequence[str]) -> KerasTensor:
-    """Returns an argument of a search as int32.
-
-    Raises:
-        ValueError: if it has not these axes.
-    """
-    values = ops.cast(values, "int32")
-    if len(values.shape) != len(axes):
-        raise ValueError(
-            f"`{name}` must have shape ({', '.join(axes)}). "
-            f"Received: {name}.shape={tuple(values.shape)}"
-        )
-    return values
-
-
 class Constraints:
     """Forces tokens at some steps and forbids the end token at others.
 
@@ -118,10 +88,37 @@ class Constraints:
         )
 
 
-# Beam search stops early because a penalty never falls as n grows. Whoever adds
-# a formula finds the present ones in `paper.py`, `test_conformance.py` and
-# `test_decoding.py` of the tests, in `export_readme.md` and `ctranslate2.py` of
-# the exports, in the guides, and as departures in `docs/paper.md`.
+def longest_length(
+    max_lengths: Sequence[int] | KerasTensor,
+) -> int | KerasTensor:
+    """Returns the largest of the maximum lengths, at least 1.
+
+    It is a number if they are numbers, or arrays of NumPy. `jax.jit` needs
+    that, since the sequences are as long.
+    """
+    is_list = isinstance(max_lengths, list | tuple)
+    numbers = max_lengths if is_list else [max_lengths]
+    if all(isinstance(x, int | np.integer | np.ndarray) for x in numbers):
+        return int(np.max(max_lengths, initial=1))
+    return ops.max(ops.cast(max_lengths, "int32"), initial=1)
+
+
+def as_integers(name: str, values: Any, axes: Sequence[str]) -> KerasTensor:
+    """Returns an argument of a search as int32.
+
+    Raises:
+        ValueError: if it has not these axes.
+    """
+    values = ops.cast(values, "int32")
+    if len(values.shape) != len(axes):
+        raise ValueError(
+            f"`{name}` must have shape ({', '.join(axes)}). "
+            f"Received: {name}.shape={tuple(values.shape)}"
+        )
+    return values
+
+
+# Beam search stops early because a penalty never falls as n grows.
 FORMULAS = ("gnmt", "power")
 
 
