@@ -97,7 +97,16 @@ class Transformer(keras.Model):
             "dtype": dtype,
         }
 
-        target_seed = next(seeds, None)
+        shared = config.shared_vocabulary
+        self.target_embedding = PositionalEmbedding(
+            config.vocab_size,
+            seed=next(seeds, None),
+            name="embedding" if shared else "target_embedding",
+            tie_projection=config.tie_projection,
+            use_logits_bias=config.use_logits_bias,
+            **embedding_arguments,
+        )
+        self.source_embedding = self.target_embedding
         if config.source_vocab_size is not None:
             self.source_embedding = PositionalEmbedding(
                 config.source_vocab_size,
@@ -112,17 +121,6 @@ class Transformer(keras.Model):
                 name="source_embedding",
                 **position_arguments,
             )
-        shared = config.shared_vocabulary
-        self.target_embedding = PositionalEmbedding(
-            config.vocab_size,
-            seed=target_seed,
-            name="embedding" if shared else "target_embedding",
-            tie_projection=config.tie_projection,
-            use_logits_bias=config.use_logits_bias,
-            **embedding_arguments,
-        )
-        if shared:
-            self.source_embedding = self.target_embedding
         self.encoder_layers = [
             EncoderLayer(
                 name=f"encoder_{i}", seed=next(seeds, None), **layer_arguments
@@ -155,6 +153,14 @@ class Transformer(keras.Model):
         super().__init__(inputs=inputs, outputs=logits, **kwargs)
         if dtype is not None:
             self.dtype_policy = dtype
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # PyTorch accepts no layer as an attribute before Keras' constructor has
+        # run. Keras need not track these: the functional model has its layers.
+        if "_layers" in vars(self):
+            super().__setattr__(name, value)
+        else:
+            object.__setattr__(self, name, value)
 
     def _final_norm(self, name, dtype):
         """Returns the layer at the end of a stack, `None` in post-norm."""
