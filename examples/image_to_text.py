@@ -111,7 +111,7 @@ def read(model, columns, mask, beam_size=4):
     ids, _ = beam_search(
         step,
         model.empty_cache(len(columns) * beam_size, LENGTH),
-        limits=[LENGTH] * len(columns),
+        max_lengths=[LENGTH] * len(columns),
         beam_size=beam_size,
     )
     return [decoded(row[0]) for row in ops.convert_to_numpy(ids)]

@@ -96,7 +96,7 @@ def main(count=12_000, epochs=4):
     written, scores = sample(
         model.step,
         model.empty_cache(count, 80),
-        limits=[80] * count,
+        max_lengths=[80] * count,
         top_p=0.9,
         seed=1,
         start_id=START,

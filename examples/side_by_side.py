@@ -381,7 +381,7 @@ class Team:
                 np.full(size, most),
                 beam_size,
                 self.stage.alpha,
-                reorder=reorder,
+                reorder_cache=reorder,
             )
             return found
 

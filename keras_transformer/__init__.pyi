@@ -13,7 +13,6 @@ from .losses import TokenAccuracy as TokenAccuracy
 from .losses import TokenLoss as TokenLoss
 from .model import Transformer as Transformer
 from .schedule import TransformerSchedule as TransformerSchedule
-from .search.balanced_trees import BalancedTrees as BalancedTrees
 from .search.beam_search import beam_search as beam_search
 from .search.blockwise_search import blockwise_search as blockwise_search
 from .search.constraints import length_penalty as length_penalty

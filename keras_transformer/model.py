@@ -4,7 +4,6 @@ Shapes: B batch, T target length, S source length, D d_model, V vocabulary,
 F features of a source vector.
 """
 
-import types
 from typing import Any
 
 import keras
@@ -68,6 +67,8 @@ class Transformer(keras.Model):
         check_argument("config", config, TransformerConfig, remedy)
 
         # === Layers ===
+        self.config = config
+        self.seed = seed
         dtype = kwargs.pop("dtype", None)
         seeds = iter(range(seed, seed + 10**6, 10) if seed is not None else ())
         position_arguments = {
@@ -95,8 +96,9 @@ class Transformer(keras.Model):
             },
             "dtype": dtype,
         }
+
         shared = config.shared_vocabulary
-        target_embedding = PositionalEmbedding(
+        self.target_embedding = PositionalEmbedding(
             config.vocab_size,
             seed=next(seeds, None),
             name="embedding" if shared else "target_embedding",
@@ -104,43 +106,35 @@ class Transformer(keras.Model):
             use_logits_bias=config.use_logits_bias,
             **embedding_arguments,
         )
-        source_embedding = target_embedding
+        self.source_embedding = self.target_embedding
         if config.source_vocab_size is not None:
-            source_embedding = PositionalEmbedding(
+            self.source_embedding = PositionalEmbedding(
                 config.source_vocab_size,
                 seed=next(seeds, None),
                 name="source_embedding",
                 **embedding_arguments,
             )
         elif config.source_features is not None:
-            source_embedding = FeatureEmbedding(
+            self.source_embedding = FeatureEmbedding(
                 use_bias=config.use_bias,
                 seed=next(seeds, None),
                 name="source_embedding",
                 **position_arguments,
             )
-        encoder_layers = [
+        self.encoder_layers = [
             EncoderLayer(
                 name=f"encoder_{i}", seed=next(seeds, None), **layer_arguments
             )
             for i in range(config.encoder_depth)
         ]
-        decoder_layers = [
+        self.encoder_norm = self._final_norm("encoder_norm", dtype)
+        self.decoder_layers = [
             DecoderLayer(
                 name=f"decoder_{i}", seed=next(seeds, None), **layer_arguments
             )
             for i in range(config.decoder_depth)
         ]
-        encoder_norm = decoder_norm = None
-        if config.norm_first:
-            norm_arguments = {
-                "epsilon": config.layer_norm_epsilon,
-                "dtype": dtype,
-            }
-            encoder_norm, decoder_norm = (
-                LayerNormalization(name=f"{side}_norm", **norm_arguments)
-                for side in ("encoder", "decoder")
-            )
+        self.decoder_norm = self._final_norm("decoder_norm", dtype)
 
         # === Functional model ===
         inputs = {
@@ -154,29 +148,31 @@ class Transformer(keras.Model):
             inputs["source_mask"] = keras.Input(
                 (None,), dtype="bool", name="source_mask"
             )
-        layers = types.SimpleNamespace(
-            source_embedding=source_embedding,
-            target_embedding=target_embedding,
-            encoder_layers=encoder_layers,
-            decoder_layers=decoder_layers,
-            encoder_norm=encoder_norm,
-            decoder_norm=decoder_norm,
-        )
-        logits = _project(layers, _features(layers, inputs))  # [B, T, V]
+        x = self.decoder_output(inputs, training=None)
+        logits = self.target_embedding(x, reverse=True)  # [B, T, V]
         super().__init__(inputs=inputs, outputs=logits, **kwargs)
-
-        # === Config ===
-        self.config = config
-        self.seed = seed
-        for name, layer in vars(layers).items():
-            setattr(self, name, layer)
         if dtype is not None:
             self.dtype_policy = dtype
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # PyTorch accepts no layer as an attribute before Keras' constructor has
+        # run. Keras need not track these: the functional model has its layers.
+        if "_layers" in vars(self):
+            super().__setattr__(name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def _final_norm(self, name, dtype):
+        """Returns the layer at the end of a stack, `None` in post-norm."""
+        if not self.config.norm_first:
+            return None
+        epsilon = self.config.layer_norm_epsilon
+        return LayerNormalization(epsilon=epsilon, dtype=dtype, name=name)
 
     def encode(
         self,
         source: KerasTensor,
-        training: bool = False,
+        training: bool | None = False,
         source_mask: KerasTensor | None = None,
     ) -> KerasTensor:
         """Returns the memory `(B, S, D)` of source ids `(B, S)`.
@@ -184,16 +180,34 @@ class Transformer(keras.Model):
         Vectors `(B, S, F)` come with their mask `(B, S)`; without one, all of
         them are real.
         """
-        if self.config.source_features is None:
+        if source_mask is None and self.config.source_features is None:
             source_mask = padding_mask(source, PAD)
-        return _encode(self, source, source_mask, training)
+        x = self.source_embedding(source, training=training)
+        for layer in self.encoder_layers:
+            x = layer(x, mask=source_mask, training=training)
+        return x if self.encoder_norm is None else self.encoder_norm(x)
 
-    def features(
-        self, inputs: dict[str, KerasTensor], training: bool = False
+    def decoder_output(
+        self, inputs: dict[str, KerasTensor], training: bool | None = False
     ) -> KerasTensor:
         """Returns the decoder's output before it is projected to the logits,
         `(B, T, D)`, for `inputs` as in a call of the model."""
-        return _features(self, inputs, training)
+        source, target = inputs["source"], inputs["target"]
+        source_mask = inputs.get("source_mask")
+        if source_mask is None:
+            source_mask = padding_mask(source, PAD)  # [B, S]
+        memory = self.encode(source, training, source_mask)
+        target_mask = padding_mask(target, PAD)  # [B, T]
+        x = self.target_embedding(target, training=training)
+        for layer in self.decoder_layers:
+            x = layer(
+                x,
+                memory,
+                x_mask=target_mask,
+                memory_mask=source_mask,
+                training=training,
+            )
+        return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def project_memory(self, memory: KerasTensor) -> list[Cache]:
         """Returns each decoder layer's keys and values of the memory, for all
@@ -230,23 +244,26 @@ class Transformer(keras.Model):
         Returns:
             float32 logits `(B·n, V)` of the next token, and the new cache.
         """
+        x = self.target_embedding(tokens[:, None], offset=index, training=False)
         new_cache = []
-
-        def run_layer(i, layer, x):
-            x, new = layer(
+        for layer, own, memory in zip(
+            self.decoder_layers, cache, memory_cache, strict=True
+        ):
+            x, own = layer(
                 x,
                 memory_mask=memory_mask,
-                cache=cache[i],
+                cache=own,
                 cache_index=index,
-                memory_cache=memory_cache[i],
+                memory_cache=memory,
                 training=False,
             )
-            new_cache.append(new)
-            return x
+            new_cache.append(own)
+        if self.decoder_norm is not None:
+            x = self.decoder_norm(x)
+        logits = self.target_embedding(x, reverse=True)  # [B·n, 1, V]
+        return ops.squeeze(logits, 1), new_cache
 
-        x = self.target_embedding(tokens[:, None], offset=index, training=False)
-        x = _through(self.decoder_layers, self.decoder_norm, x, run_layer)
-        return ops.squeeze(_project(self, x), 1), new_cache
+    # === Config ===
 
     def get_config(self) -> dict:
         # A functional model's own config would not fit our constructor.
@@ -268,56 +285,8 @@ class Transformer(keras.Model):
         if isinstance(dtype, dict):
             dtype = keras.dtype_policies.deserialize(dtype)
         shape = TransformerConfig.from_dict(config.pop("config"))
-        frozen = config.pop("frozen", ())  # older files have none
+        frozen = config.pop("frozen", ())
         model = cls(shape, dtype=dtype, **config)
         for name in frozen:
             model.get_layer(name).trainable = False
         return model
-
-
-# The forward pass, for the functional graph and for the methods alike: `layers`
-# has the layers of a `Transformer` as attributes.
-
-
-def _encode(layers, source, mask, training=None):
-    """Returns the memory `(B, S, D)` of a source and its mask `(B, S)`."""
-
-    def run_layer(i, layer, x):
-        return layer(x, mask=mask, training=training)
-
-    x = layers.source_embedding(source, training=training)
-    return _through(layers.encoder_layers, layers.encoder_norm, x, run_layer)
-
-
-def _features(layers, inputs, training=None):
-    """Returns the decoder's output `(B, T, D)`."""
-    source, target = inputs["source"], inputs["target"]
-    memory_mask = inputs.get("source_mask")
-    if memory_mask is None:
-        memory_mask = padding_mask(source, PAD)  # [B, S]
-    memory = _encode(layers, source, memory_mask, training)
-    target_mask = padding_mask(target, PAD)  # [B, T]
-
-    def run_layer(i, layer, x):
-        return layer(
-            x,
-            memory,
-            x_mask=target_mask,
-            memory_mask=memory_mask,
-            training=training,
-        )
-
-    x = layers.target_embedding(target, training=training)
-    return _through(layers.decoder_layers, layers.decoder_norm, x, run_layer)
-
-
-def _through(stack, norm, x, run_layer):
-    """Runs a stack of layers and, in pre-norm, the norm at its end."""
-    for i, layer in enumerate(stack):
-        x = run_layer(i, layer, x)
-    return x if norm is None else norm(x)
-
-
-def _project(layers, x):
-    """Returns the logits `(B, T, V)` of the decoder's output."""
-    return layers.target_embedding(x, reverse=True)

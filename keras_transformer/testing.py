@@ -1,7 +1,7 @@
-"""Checks that the masks of a model do not leak.
+"""`assert_no_leak`, which checks the masks of your own model.
 
 A wrong mask raises no error and only costs quality, so it can stay unnoticed
-in a model for years. These checks run the model itself, on any backend.
+in a model for years. The check runs the model itself, on any backend.
 """
 
 from collections.abc import Callable

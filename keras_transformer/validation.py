@@ -1,19 +1,15 @@
-"""Checks of arguments and of the fields of settings."""
+"""Checks of settings and arguments. Errors name what was received.
+
+Settings are dataclasses: `check_types`, `check_at_least` and `check_field` are
+for their `__post_init__`, and a field by `option_field` is an option of the
+command. `checked_integer` and `check_argument` are for single arguments.
+"""
 
 import dataclasses
 import numbers
 import operator
 import typing
 from typing import Any
-
-# Types of fields: the classes of their values, what errors call them, and how a
-# value becomes Python's.
-FIELD_TYPES: dict[type, tuple[type, str, Any]] = {
-    int: (numbers.Integral, "an integer", operator.index),
-    float: (numbers.Real, "a number", float),
-    bool: (bool, "True or False", bool),
-    str: (str, "a string", str),
-}
 
 
 def option_field(default: Any, help: str, **metadata: Any) -> Any:
@@ -30,30 +26,14 @@ def option_field(default: Any, help: str, **metadata: Any) -> Any:
     )
 
 
-def check_field(settings: Any, name: str, holds: bool, expected: str) -> None:
-    """Checks a field of a dataclass.
-
-    Raises:
-        ValueError: unless it `holds`; the message names field and value.
-    """
-    if not holds:
-        raise ValueError(
-            f"`{name}` must be {expected}. "
-            f"Received: {name}={getattr(settings, name)!r}"
-        )
-
-
-def check_at_least(settings: Any, **least: float) -> None:
-    """Checks that fields have at least these values, or a default of `None`.
-
-    Raises:
-        ValueError: if one has not, or is NaN.
-    """
-    defaults = {f.name: f.default for f in dataclasses.fields(settings)}
-    for name, low in least.items():
-        value = getattr(settings, name)
-        holds = defaults[name] is None if value is None else value >= low
-        check_field(settings, name, holds, f"at least {low}")
+# Types of fields: the classes of their values, what errors call them, and how a
+# value becomes Python's.
+FIELD_TYPES: dict[type, tuple[type, str, Any]] = {
+    int: (numbers.Integral, "an integer", operator.index),
+    float: (numbers.Real, "a number", float),
+    bool: (bool, "True or False", bool),
+    str: (str, "a string", str),
+}
 
 
 def check_types(settings: Any) -> None:
@@ -74,6 +54,32 @@ def check_types(settings: Any) -> None:
                 check_field(settings, field.name, holds, expected)
                 if not isinstance(value, int | float | str):
                     object.__setattr__(settings, field.name, of_python(value))
+
+
+def check_at_least(settings: Any, **least: float) -> None:
+    """Checks that fields have at least these values, or a default of `None`.
+
+    Raises:
+        ValueError: if one has not, or is NaN.
+    """
+    defaults = {f.name: f.default for f in dataclasses.fields(settings)}
+    for name, low in least.items():
+        value = getattr(settings, name)
+        holds = defaults[name] is None if value is None else value >= low
+        check_field(settings, name, holds, f"at least {low}")
+
+
+def check_field(settings: Any, name: str, holds: bool, expected: str) -> None:
+    """Checks a field of a dataclass.
+
+    Raises:
+        ValueError: unless it `holds`; the message names field and value.
+    """
+    if not holds:
+        raise ValueError(
+            f"`{name}` must be {expected}. "
+            f"Received: {name}={getattr(settings, name)!r}"
+        )
 
 
 def checked_integer(name: str, value: Any, least: int = 1) -> int:

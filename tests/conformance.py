@@ -239,8 +239,8 @@ SCHEDULES = [
     ),
     Row("TransformerSchedule", {"d_model": D}, (5000,)),
 ]
-_RULES = {"minima": [3, 3], "prefix": [[5, -1], [-1, 9]]}
-# The inputs are the length limits. Each backend draws its own random numbers,
+_RULES = {"min_lengths": [3, 3], "prefix": [[5, -1], [-1, 9]]}
+# The inputs are the maximum lengths. Each backend draws its own random numbers,
 # so `sample` has a single token to draw from here; tests/test_sampling.py
 # checks how it draws from several.
 SEARCHES = [
@@ -249,7 +249,11 @@ SEARCHES = [
     Row("beam_search", {"beam_size": 3, "prefix": [[], []]}, ([7, 5],)),
     Row(
         "beam_search",
-        {"beam_size": 3, "formula": "power", "early_stopping": "heuristic"},
+        {
+            "beam_size": 3,
+            "length_penalty": "power",
+            "early_stopping": "heuristic",
+        },
         ([7, 5],),
     ),
     Row("beam_search", {"beam_size": 3, "early_stopping": "filled"}, ([7, 5],)),
@@ -258,21 +262,7 @@ SEARCHES = [
     Row("sample", {"top_k": 1, "seed": 1, **_RULES}, ([7, 5],)),
     Row("sample", {"top_p": 1e-6, "seed": 1}, ([7, 5],)),
 ]
-# The inputs are the numbers of words and the length limits of two rows.
-CONSTRAINTS = [
-    Row(
-        "BalancedTrees",
-        {
-            "openings": [5, 9],
-            "closings": [7, 6],
-            "words": [8, 11],
-            "end_id": 10,
-            "max_depth": 3,
-        },
-        ([2, 3], [9, 7]),
-    ),
-]
-# The inputs are the proposals of each row and the length limits.
+# The inputs are the proposals of each row and the maximum lengths.
 BLOCKWISE = [
     Row("blockwise_search", {"block_size": 3}, ([[5, 9], [7, 7]], [7, 5])),
 ]
@@ -296,7 +286,6 @@ ROWS = [
     *CONFIGS,
     *OBJECTS,
     *SEARCHES,
-    *CONSTRAINTS,
     *BLOCKWISE,
     *FUNCTIONS,
 ]
@@ -367,15 +356,6 @@ def search(row):
     return ids.reshape(B, beams, -1), scores.reshape(B, beams), model
 
 
-def constrained_search(row):
-    """Returns ids `(B, L)` and scores `(B,)` of a search with a constraint."""
-    model, step = model_and_step()
-    constraint, (words, limits) = row.make(), row.inputs
-    cache = constraint.cache(model.empty_cache(B, max(limits)), words, limits)
-    end_id = row.arguments["end_id"]
-    return kt.greedy_search(constraint.wrap(step), cache, limits, end_id=end_id)
-
-
 def blockwise_search(row):
     """Returns ids `(B, L)`, scores and steps `(B,)` of a blockwise search, for
     a model that knows the last token only."""
@@ -398,8 +378,6 @@ def outputs(row):
         found = [compiled_on_jax(model)({"source": SOURCE, "target": TARGET})]
     elif row in SEARCHES:
         found = search(row)[:2]
-    elif row in CONSTRAINTS:
-        found = constrained_search(row)
     elif row in BLOCKWISE:
         found = blockwise_search(row)
     elif row in FUNCTIONS:

@@ -69,12 +69,15 @@ def step(tokens, cache, index):
         (lambda: export("runs/demo", "m/1"), "a `Run`.*'runs/demo'.*open_run"),
         (lambda: prepare("c", "f", {"seed": 1}), "a `Preparation`"),
         (lambda: start_run("r", "tiny", {"seed": 1}), "a `Recipe`"),
-        (lambda: greedy_search(step, {}, 5), r"`limits` must.*\(batch\)"),
+        (lambda: greedy_search(step, {}, 5), r"`max_lengths` must.*\(batch\)"),
         (
             lambda: beam_search(step, {}, [5], prefix=[4, 5]),
             r"`prefix` must have shape \(batch, length\).*\(2,\)",
         ),
-        (lambda: sample(step, {}, [5], minima=2), "`minima` must have shape"),
+        (
+            lambda: sample(step, {}, [5], min_lengths=2),
+            "`min_lengths` must have shape",
+        ),
         (
             lambda: blockwise_search(None, None, {}, [5], 3.0),
             r"integer.*block_size=3\.0",

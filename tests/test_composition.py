@@ -202,6 +202,14 @@ def test_subclasses_may_write_call_in_other_words():
         assert wrapped(*symbols).shape == (None, T, D)
 
 
+def test_a_call_with_too_many_arguments_or_one_twice_is_an_error():
+    layer, x = EncoderLayer(D, H, F), random(B, T, D)
+    with pytest.raises(TypeError, match=r"multiple values .*'mask'"):
+        layer(x, MASK, mask=MASK)
+    with pytest.raises(TypeError, match="9 positional arguments: x, mask"):
+        layer(x, *[None] * 9)
+
+
 def test_a_decoder_without_a_memory_is_an_error():
     for x in (random(B, T, D), keras.Input((T, D))):
         with pytest.raises(ValueError, match=r"memory_cache=None.*Encoder"):

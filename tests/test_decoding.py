@@ -89,7 +89,12 @@ def test_a_wide_beam_finds_what_enumeration_finds(seed, alpha, formula, limits):
     model = TableModel(seed, len(limits), vocab_size=4)
     beam = 36  # as many as there are continuations: 3 · 3 · 4
     ids, scores = search(
-        model.step, model.start(beam), limits, beam, alpha, formula=formula
+        model.step,
+        model.start(beam),
+        limits,
+        beam,
+        alpha,
+        length_penalty=formula,
     )
     for b, limit in enumerate(limits):
         expected = model.all_finished(b, limit, alpha, formula)[:beam]
@@ -152,7 +157,7 @@ def test_each_rule_stops_the_search_as_it_says(
         limits,
         beam,
         alpha,
-        formula=formula,
+        length_penalty=formula,
         early_stopping=rule,
     )
     for b, limit in enumerate(limits):
@@ -211,7 +216,7 @@ def test_a_wide_beam_with_constraints_finds_what_enumeration_finds(
         model.start(beam),
         limits,
         beam,
-        minima=[minimum] * len(limits),
+        min_lengths=[minimum] * len(limits),
         prefix=np.array([prefix] * len(limits), "int32").reshape(
             len(limits), -1
         ),
@@ -231,7 +236,7 @@ def test_a_wide_beam_with_constraints_finds_what_enumeration_finds(
 def test_each_row_obeys_its_own_constraints(beam):
     model = TableModel(7, 3, vocab_size=11)
     prefix = [[5, 7, -1], [-1, -1, -1], [9, -1, 4]]
-    rules = {"minima": [1, 6, 4], "prefix": prefix}
+    rules = {"min_lengths": [1, 6, 4], "prefix": prefix}
     ids, _ = beam_search(model.step, model.start(beam), [9] * 3, beam, **rules)
     best = np.asarray(ids)[:, 0]
     assert best[0, :2].tolist() == [5, 7]
@@ -301,7 +306,7 @@ def test_finished_sentences_may_leave_the_batch(beam):
     model = TableModel(8, 7, vocab_size=7)
     limits = [9, 2, 17, 5, 3, 11, 1]
     rules = {
-        "minima": [1, 2, 7, 4, 1, 11, 1],
+        "min_lengths": [1, 2, 7, 4, 1, 11, 1],
         "prefix": [[-1], [5], [4], [-1], [6], [-1], [5]],
     }
     rows = []
@@ -322,7 +327,7 @@ def test_finished_sentences_may_leave_the_batch(beam):
     assert set(rows) == {7 * beam}
     steps, rows = len(rows), []
     found, found_scores = beam_search(
-        step, start, limits, beam, **rules, keep=keep
+        step, start, limits, beam, **rules, select_rows=keep
     )
     np.testing.assert_array_equal(found, ids)
     np.testing.assert_allclose(found_scores, scores, rtol=1e-5)
@@ -461,8 +466,8 @@ def test_arguments_may_be_numbers_of_numpy():
 
 def test_one_row_of_minima_and_prefixes_is_for_all_sentences():
     model = TableModel(3, 2, 7)
-    several = {"minima": [4, 4], "prefix": [[5, -1], [5, -1]]}
-    one = {"minima": [4], "prefix": [[5, -1]]}
+    several = {"min_lengths": [4, 4], "prefix": [[5, -1], [5, -1]]}
+    one = {"min_lengths": [4], "prefix": [[5, -1]]}
     for beams, search in ((1, greedy_search), (3, beam_search)):
         more = {"beam_size": beams} if beams > 1 else {}
         found, expected = (

@@ -33,7 +33,7 @@ def load(name):
 
 PROGRAMS = [
     path
-    for path in sorted(EXAMPLES.glob("*.py"))
+    for path in sorted(EXAMPLES.rglob("*.py"))
     if "__main__" in path.read_text()
 ]
 
@@ -41,10 +41,10 @@ PROGRAMS = [
 @pytest.mark.parametrize("path", PROGRAMS, ids=str)
 def test_each_example_says_how_to_run_it_and_what_it_promises(path):
     text = ast.get_docstring(ast.parse(path.read_text()))
-    assert f"python examples/{path.name}" in text
+    assert f"python examples/{path.relative_to(EXAMPLES)}" in text
     assert "Promise: " in text
-    own_test = pathlib.Path(__file__).with_name(f"test_{path.name}")
-    assert path.stem in pathlib.Path(__file__).read_text() or own_test.exists()
+    own_tests = list(path.parent.glob("test_*.py"))
+    assert own_tests or path.stem in pathlib.Path(__file__).read_text()
 
 
 def test_copy_task_returns_an_accuracy():
@@ -163,7 +163,7 @@ def test_image_to_text_encodes_every_number(image_to_text):
 
 
 @pytest.mark.parametrize(
-    "name", ["speech", "images", "image_to_text", "parsing"]
+    "name", ["speech", "images", "image_to_text", "parsing/train"]
 )
 def test_examples_say_before_they_train_that_they_draw(name, monkeypatch):
     monkeypatch.delitem(sys.modules, "images", raising=False)

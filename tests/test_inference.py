@@ -223,8 +223,8 @@ def test_a_search_finds_the_same_with_the_keras_model(beam_size, config):
         fast.empty_cache(fast.encode(SOURCE), beam_size),
         limits,
         beam_size,
-        reorder=fast.reorder,
-        keep=fast.keep,
+        reorder_cache=fast.reorder,
+        select_rows=fast.keep,
     )
     np.testing.assert_array_equal(found, keras.ops.convert_to_numpy(ids))
     np.testing.assert_allclose(found_scores, scores, atol=1e-5)

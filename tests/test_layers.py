@@ -1,5 +1,7 @@
 """Compares feed-forward network, encoder and decoder layer with the paper."""
 
+import inspect
+
 import keras
 import numpy as np
 import paper
@@ -7,7 +9,14 @@ import pytest
 from conformance import random
 from keras import ops
 
-from keras_transformer import DecoderLayer, EncoderLayer, FeedForward
+from keras_transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    FeatureEmbedding,
+    FeedForward,
+    MultiHeadAttention,
+    PositionalEmbedding,
+)
 
 B, T, S, D, H, F = 2, 3, 5, 14, 2, 17
 
@@ -232,6 +241,53 @@ def test_errors_name_what_was_received():
         EncoderLayer(14, 2, 5)(random(2, 3, 4))
     with pytest.raises(ValueError, match="d_ff=0"):
         FeedForward(3, 0)
+
+
+class Deeper(EncoderLayer):
+    """Has no constructor of its own."""
+
+
+@pytest.mark.parametrize("layer_class", [EncoderLayer, DecoderLayer, Deeper])
+def test_signatures_show_every_argument_with_its_default(layer_class):
+    parameters = inspect.signature(layer_class).parameters
+    assert list(parameters)[:3] == ["d_model", "num_heads", "d_ff"]
+    assert parameters["dropout_rate"].default == 0.1
+    assert parameters["attention_window"].default is None
+    assert "args" not in parameters
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "arguments", "missing"),
+    [
+        (EncoderLayer, {"d_model": 64, "num_heads": 4, "dff": 128}, "d_ff"),
+        (DecoderLayer, {"d_model": 64, "num_heads": 4, "dff": 128}, "d_ff"),
+        (Deeper, {"d_model": 64, "num_heads": 4, "dff": 128}, "d_ff"),
+        (FeedForward, {"d_model": 64, "dff": 128}, "d_ff"),
+        (MultiHeadAttention, {"num_heads": 4, "keydim": 3}, "key_dim"),
+        (PositionalEmbedding, {"vocab": 7, "d_model": 64}, "vocab_size"),
+        (FeatureEmbedding, {"width": 64}, "d_model"),
+    ],
+)
+def test_a_misspelt_argument_is_named_by_the_layer(
+    layer_class, arguments, missing
+):
+    mistake = next(
+        iter(arguments.keys() - inspect.signature(layer_class).parameters)
+    )
+    expected = (
+        f"{layer_class.__name__} has no argument {mistake}, but .*{missing}"
+        rf".*Received: {mistake}={arguments[mistake]}\."
+    )
+    with pytest.raises(TypeError, match=expected):
+        layer_class(**arguments)
+    # Where none is missing, Keras names the layer and the mistake.
+    arguments[missing] = arguments.get(missing, 8)
+    with pytest.raises(ValueError, match=f"{layer_class.__name__}.*{mistake}"):
+        layer_class(**arguments)
+    del arguments[missing], arguments[mistake]
+    expected = f"{layer_class.__name__}: missing a required argument"
+    with pytest.raises(TypeError, match=expected):
+        layer_class(**arguments, name="layer")
 
 
 @pytest.mark.parametrize("layer_class", [EncoderLayer, DecoderLayer])

@@ -78,7 +78,7 @@ def test_the_end_token_is_drawn_early_if_nothing_else_is_possible():
     logits[END] = 1.0
     for arguments in ({}, {"top_k": 2}):
         ids, scores = sample(
-            OneRow(logits).step, {}, [4], minima=[3], seed=1, **arguments
+            OneRow(logits).step, {}, [4], min_lengths=[3], seed=1, **arguments
         )
         assert np.asarray(ids)[0].tolist() == [END, 0, 0, 0]
         assert float(scores[0]) == 0
@@ -134,7 +134,7 @@ def test_samples_obey_minimum_lengths_and_prefixes():
         model.step,
         model.start(1),
         [9, 5, 9],
-        minima=[1, 4, 9],
+        min_lengths=[1, 4, 9],
         prefix=[[5, 7], [-1, 9], [-1, -1]],
         seed=3,
     )
@@ -190,13 +190,19 @@ def test_searches_run_in_graphs_whatever_the_default_dtype(floatx):
         return ops.broadcast_to(logits, shape), cache
 
     limits = tf.constant([5, 3])
-    minima, prefix = tf.constant([2, 2]), tf.constant([[4], [-1]])
+    min_lengths, prefix = tf.constant([2, 2]), tf.constant([[4], [-1]])
 
     def found():
         return [
-            *beam_search(step, {}, limits, 2, minima=minima, prefix=prefix),
-            *greedy_search(step, {}, limits, minima=minima, prefix=prefix),
-            *sample(step, {}, limits, minima=minima, prefix=prefix, seed=3),
+            *beam_search(
+                step, {}, limits, 2, min_lengths=min_lengths, prefix=prefix
+            ),
+            *greedy_search(
+                step, {}, limits, min_lengths=min_lengths, prefix=prefix
+            ),
+            *sample(
+                step, {}, limits, min_lengths=min_lengths, prefix=prefix, seed=3
+            ),
         ]
 
     expected = found()
@@ -226,7 +232,7 @@ def test_an_infinite_temperature_draws_all_tokens_alike():
         {},
         [3] * DRAWS,
         temperature=float("inf"),
-        minima=[3] * DRAWS,
+        min_lengths=[3] * DRAWS,
         seed=1,
     )
     first = np.bincount(np.asarray(ids)[:, 0], minlength=5) / DRAWS

@@ -152,14 +152,14 @@ def test_the_search_finds_what_it_would_if_other_pieces_were_barred(
         plain.empty_cache(plain.encode(source), beam_size),
         limits,
         beam_size,
-        reorder=plain.reorder,
+        reorder_cache=plain.reorder,
     )
     found, scores = beam_search(
         listed_step,
         model.empty_cache(memory, beam_size),
         limits,
         beam_size,
-        reorder=model.reorder,
+        reorder_cache=model.reorder,
     )
     assert isinstance(model, ShortlistedModel)
     np.testing.assert_array_equal(model.pieces(found, memory), expected)

@@ -339,7 +339,7 @@ def test_a_search_far_beyond_the_window_has_the_scores_of_the_model(beam_size):
         [limit, limit],
         beam_size=beam_size,
         alpha=0.0,
-        minima=[limit, limit],
+        min_lengths=[limit, limit],
     )
     ids, scores = (numpy_of(x) for x in found)
     for row in range(B):
@@ -395,14 +395,6 @@ def test_a_mask_of_too_few_cached_positions_is_refused():
     layer(now, now, attention_mask=np.ones((1, 1, 1), bool), **options)
     with pytest.raises(ValueError, match="for 4 positions"):
         layer(now, now, attention_mask=np.ones((1, 1, 3), bool), **options)
-
-
-def test_a_layer_saved_without_a_window_attends_to_all_positions():
-    layer = kt.EncoderLayer(D, H, 17, attention_window=6)
-    config = layer.get_config()
-    assert kt.EncoderLayer.from_config(config).attention_window == 6
-    del config["attention_window"]
-    assert kt.EncoderLayer.from_config(config).attention_window is None
 
 
 if BACKEND == "tensorflow":

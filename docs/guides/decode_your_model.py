@@ -70,10 +70,10 @@ def text(ids):
 # lengths, one for each row, end token included.
 
 # %%
-greedy_ids, greedy_scores = greedy_search(step, {}, limits=[6])
+greedy_ids, greedy_scores = greedy_search(step, {}, max_lengths=[6])
 print(f"greedy {float(greedy_scores[0]):7.3f}  {text(greedy_ids[0])}")
 
-ids, scores = beam_search(step, {}, limits=[6], beam_size=3, alpha=0.0)
+ids, scores = beam_search(step, {}, max_lengths=[6], beam_size=3, alpha=0.0)
 for row, score in zip(ids[0], scores[0], strict=True):
     print(f"beam   {float(score):7.3f}  {text(row)}")
 
@@ -108,7 +108,7 @@ plt.grid(alpha=0.3)
 plt.show()
 
 # %%
-_, penalised = beam_search(step, {}, limits=[6], beam_size=3)
+_, penalised = beam_search(step, {}, max_lengths=[6], beam_size=3)
 expected = np.log(0.4 * 0.9 * 0.95) / float(length_penalty(3, 0.6))
 assert np.isclose(float(penalised[0, 0]), expected, atol=1e-4)
 
@@ -121,12 +121,12 @@ assert np.isclose(float(penalised[0, 0]), expected, atol=1e-4)
 
 # %%
 rows = [6] * 1000
-ids, _ = sample(step, {}, limits=rows, seed=1)
+ids, _ = sample(step, {}, max_lengths=rows, seed=1)
 first = ops.convert_to_numpy(ids)[:, 0]
 print(f"{np.mean(first == A):.2f} of the samples begin with a")
 assert 0.55 < np.mean(first == A) < 0.65
 
-again, _ = sample(step, {}, limits=rows, seed=1)
+again, _ = sample(step, {}, max_lengths=rows, seed=1)
 assert (ops.convert_to_numpy(again) == ops.convert_to_numpy(ids)).all()
 
 # %% [markdown]
@@ -142,7 +142,7 @@ for axis, settings in zip(
     ({"temperature": 1.0}, {"temperature": 0.3}, {"top_p": 0.5}),
     strict=True,
 ):
-    ids, _ = sample(step, {}, limits=rows, seed=2, **settings)
+    ids, _ = sample(step, {}, max_lengths=rows, seed=2, **settings)
     first = ops.convert_to_numpy(ids)[:, 0]
     axis.bar(["a", "b"], [np.mean(first == token) for token in (A, B)])
     axis.set_title(", ".join(f"{k}={v}" for k, v in settings.items()))
@@ -160,9 +160,9 @@ plt.show()
 ids, scores = sample(
     step,
     {},
-    limits=[5, 9],
+    max_lengths=[5, 9],
     top_p=0.9,
-    minima=[4, 4],
+    min_lengths=[4, 4],
     prefix=[[B], [-1]],
     seed=3,
 )
@@ -203,7 +203,7 @@ def propose(cache, accepted, certain):
     return ops.cast(ops.stack([second, third], axis=1), "int32"), cache
 
 
-expected, _ = greedy_search(longer_step, {}, limits=[10])
+expected, _ = greedy_search(longer_step, {}, max_lengths=[10])
 ids, _, steps = blockwise_search(verify, propose, {}, [10], block_size=3)
 print(f"{text(ids[0])}: {int(steps[0])} steps for 10 tokens")
 assert text(ids[0]) == text(expected[0])
@@ -260,7 +260,7 @@ beams = 3
 ids, scores = beam_search(
     cached_step,
     layer.empty_cache(2 * beams, LENGTH),
-    limits=[LENGTH, LENGTH],
+    max_lengths=[LENGTH, LENGTH],
     beam_size=beams,
 )
 assert tuple(ids.shape) == (2, beams, LENGTH)
@@ -310,7 +310,7 @@ def next_token(tokens, cache, index):
 ids, scores = beam_search(
     next_token,
     model.empty_cache(len(source) * beams, LENGTH),
-    limits=[LENGTH] * len(source),
+    max_lengths=[LENGTH] * len(source),
     beam_size=beams,
 )
 best = ops.convert_to_numpy(ids)[:, 0]

@@ -11,10 +11,10 @@ from keras import KerasTensor, ops
 
 from keras_transformer.config import LAYER_FIELDS, TransformerConfig
 from keras_transformer.layers.arguments import Output, Shape
-from keras_transformer.layers.transformer_layers import ResidualLayer
+from keras_transformer.layers.transformer_layers import TransformerLayer
 
 
-class ProposalLayer(ResidualLayer):
+class ProposalLayer(TransformerLayer):
     """Proposes the k - 1 tokens after the next one, for `blockwise_search`.
 
     At each position, the decoder's output and the embedding of the next token
@@ -126,16 +126,23 @@ class ProposalLayer(ResidualLayer):
         shape = (batch, length, self.block_size - 1, self.d_model)
         x = ops.expand_dims(x, 2) + ops.reshape(change, shape)
         x = ops.reshape(x, (batch, -1, self.d_model))
-        x, _ = self._residual(
+
+        h = self._norm_input(x, self.cross_attention_norm)
+        h = self.cross_attention(
+            h, memory, value_mask=memory_mask, training=training
+        )
+        x = self._add_and_norm(
             x,
-            lambda h: self.cross_attention(
-                h, memory, value_mask=memory_mask, training=training
-            ),
-            self.cross_attention_norm,
+            h,
             self.cross_attention_dropout,
+            self.cross_attention_norm,
             training,
         )
-        return self._apply_feed_forward(x, training)
+        h = self._norm_input(x, self.feed_forward_norm)
+        h = self.feed_forward(h, training=training)
+        return self._add_and_norm(
+            x, h, self.feed_forward_dropout, self.feed_forward_norm, training
+        )
 
     def compute_mask(self, *_: Any, **__: Any) -> None:
         """Returns no mask: there are k - 1 vectors at each position."""

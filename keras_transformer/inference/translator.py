@@ -374,9 +374,9 @@ def run_search(
         limits,
         beam_size,
         alpha,
-        reorder=model.reorder,
-        keep=model.keep,
-        formula=settings.length_penalty,
+        reorder_cache=model.reorder,
+        select_rows=model.keep,
+        length_penalty=settings.length_penalty,
         early_stopping=settings.early_stopping,
     )
     if isinstance(model, ShortlistedModel):

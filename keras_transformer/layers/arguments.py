@@ -1,4 +1,7 @@
-"""Arguments of layers, each brought into one form."""
+"""Arguments of layers: their types, and one form for each.
+
+Shapes: B batch, S key length, H heads.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -18,6 +21,86 @@ Shape: TypeAlias = tuple[int | None, ...]
 Cache: TypeAlias = dict[str, KerasTensor]
 # The output alone, or followed by what the call asks for: weights, caches.
 Output: TypeAlias = KerasTensor | tuple
+
+
+class Layer(keras.layers.Layer):
+    """A Keras layer that names a misspelt argument of its constructor."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Layer":
+        _check_constructor(cls, args, kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+
+def _check_constructor(cls, args, kwargs):
+    """Python's own error names the class that defines `__init__`, and the
+    argument that is missing instead of the one that is misspelt."""
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        known = [name for name in signature.parameters if name != "kwargs"]
+        of_keras = inspect.signature(keras.layers.Layer.__init__).parameters
+        unknown = [n for n in kwargs if n not in known and n not in of_keras]
+        if not unknown:
+            raise TypeError(f"{cls.__name__}: {error}.") from None
+        received = ", ".join(f"{name}={kwargs[name]!r}" for name in unknown)
+        raise TypeError(
+            f"{cls.__name__} has no argument {', '.join(unknown)}, but "
+            f"{', '.join(known)}. Received: {received}."
+        ) from None
+
+
+def unpack(outputs: Output) -> tuple:
+    """Returns outputs as a tuple, also where there is only one."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def pack(output: KerasTensor, *extras: Any) -> Output:
+    """Returns the output alone, or in a tuple with the extras."""
+    return (output, *extras) if extras else output
+
+
+def arguments_of_call(
+    layer: keras.layers.Layer, args: tuple, kwargs: dict[str, Any]
+) -> tuple[KerasTensor, dict[str, Any]]:
+    """Returns the first argument of a call of the layer, and the others by
+    their names.
+
+    Where the `call` of a subclass takes `*args`, they have the names that the
+    class above gives them.
+    """
+    names: list[str] = []
+    cls: Any
+    for cls in type(layer).__mro__:
+        parameters = inspect.signature(cls.call).parameters.values()
+        kinds = [p.kind for p in parameters]
+        own = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        names += own[1 + len(names) :]  # without `self`
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
+            break
+    if len(args) > len(names):
+        raise TypeError(
+            f"A call of {layer.name} takes {len(names)} positional arguments: "
+            f"{', '.join(names)}. Received: {len(args)}."
+        )
+    # `dict` refuses a name that is given twice.
+    named = dict(**dict(zip(names, args, strict=False)), **kwargs)
+    return named.pop(names[0]), named
+
+
+def accepts(function: Callable[..., Any], name: str) -> bool:
+    """Returns whether a function accepts an argument of this name."""
+    parameters = inspect.signature(function).parameters
+    kinds = {p.kind for p in parameters.values()}
+    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def clone_initializer(initializer: Initializer) -> Initializer:
+    """Returns a copy of an initializer, since each weight needs its own. A
+    plain function is returned as it is."""
+    if isinstance(initializer, keras.initializers.Initializer):
+        return initializer.clone()
+    return initializer
 
 
 def exact_dtype(dtype: str) -> str:
@@ -48,47 +131,3 @@ def known_index(index: int | KerasTensor) -> int | None:
         return int(index)
     except (TypeError, ValueError):
         return None
-
-
-def copy_of(initializer: Initializer) -> Initializer:
-    """Returns an initializer of its own for each weight. A plain function is
-    returned as it is."""
-    if isinstance(initializer, keras.initializers.Initializer):
-        return initializer.clone()
-    return initializer
-
-
-def arguments_of_call(
-    layer: keras.layers.Layer, args: tuple, kwargs: dict[str, Any]
-) -> tuple[KerasTensor, dict[str, Any]]:
-    """Returns the first argument of a call of the layer, and the others by
-    their names.
-
-    Where the `*args` of a subclass's `call` are used, they are named as in the
-    class above.
-    """
-    cls: Any
-    for cls in type(layer).__mro__:
-        signature = inspect.signature(cls.call)
-        kinds = {p.kind: p.name for p in signature.parameters.values()}
-        others = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
-        known = {
-            name: value
-            for name, value in kwargs.items()
-            if others or name in signature.parameters
-        }
-        given = signature.bind(layer, *args, **known).arguments
-        if kinds.get(inspect.Parameter.VAR_POSITIONAL, "") not in given:
-            break
-    _, first, *rest = given
-    named = {**kwargs, **{name: given[name] for name in rest}}
-    named |= named.pop(others, {})
-    named.pop(first, None)  # it may be given by its name
-    return given[first], named
-
-
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """Returns whether a function takes an argument of this name."""
-    parameters = inspect.signature(function).parameters
-    kinds = {p.kind for p in parameters.values()}
-    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds

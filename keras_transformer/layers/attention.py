@@ -14,7 +14,7 @@ from keras_transformer.layers.masks import (
     LOWEST,
     causal_mask,
     combine_masks,
-    per_head,
+    with_head_axis,
 )
 
 
@@ -70,24 +70,23 @@ def scaled_dot_product_attention(
 def attend(
     query: KerasTensor,
     heads: Cache,
-    length: int | KerasTensor,
-    padding: Sequence[KerasTensor] = (),
-    attention_mask: KerasTensor | None = None,
+    masks: Sequence[KerasTensor | None] = (),
     causal: bool = False,
-    cache_index: int | KerasTensor | None = None,
+    position: int | KerasTensor = 0,
     dropout: Callable[[KerasTensor], KerasTensor] | None = None,
     return_weights: bool = False,
 ) -> tuple[KerasTensor, KerasTensor | None]:
-    """Computes equation 1 under the masks of a call of `MultiHeadAttention`.
+    """Computes equation 1 under several masks, by the backend's fused kernel
+    where that can.
 
     Args:
         query: `(B, H, T, K)`.
         heads: keys and values `(B, H, S, K)`.
-        length: T.
-        padding: from `masks_of_pairs`. With `cache_index` they are not read.
-        attention_mask, cache_index: as in the call.
-        causal: whether later keys are hidden from each query. With
-            `cache_index` they always are.
+        masks: boolean masks, broadcastable to `(B, T, S)` or `(B, H, T, S)`; a
+            query attends where all of them are True. `None` is allowed among
+            them, and masks nothing.
+        causal: whether later keys are hidden from each query.
+        position: of the first query among the keys.
         dropout: function that drops some of the weights, or `None`.
         return_weights: whether the weights are needed.
 
@@ -95,31 +94,11 @@ def attend(
         The weighted values `(B, H, T, K)` and the weights `(B, H, T, S)`,
         which may be `None` without `return_weights`.
     """
-    mask, offset = None, 0
-    if cache_index is None:
-        mask = combine_masks(*padding)
-    else:
-        causal, offset = True, cache_index
-    if causal:
-        keys = ops.shape(heads["key"])[2]
-        mask = combine_masks(mask, causal_mask(length, keys, offset))
-    mask = combine_masks(per_head(mask), per_head(attention_mask))
-    return attend_under_mask(query, heads, mask, dropout, return_weights)
-
-
-def attend_under_mask(
-    query: KerasTensor,
-    heads: Cache,
-    mask: KerasTensor | None,
-    dropout: Callable[[KerasTensor], KerasTensor] | None,
-    return_weights: bool,
-) -> tuple[KerasTensor, KerasTensor | None]:
-    """Computes equation 1, by the backend's fused kernel where that can.
-
-    Arguments and results are those of `attend`, with a single mask,
-    broadcastable to `(B, H, T, S)`.
-    """
     key, value = heads["key"], heads["value"]
+    if causal:
+        queries, keys = ops.shape(query)[2], ops.shape(key)[2]
+        masks = [*masks, causal_mask(queries, keys, position)]
+    mask = combine_masks(*map(with_head_axis, masks))
     if (
         has_fused_attention(keras.backend.standardize_dtype(query.dtype))
         and not return_weights
@@ -173,6 +152,10 @@ def fused_attention(
     return output * _attends_somewhere(mask, output.dtype)
 
 
+def _attends_somewhere(mask, dtype):
+    return ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
+
+
 def split_heads(x: KerasTensor, num_heads: int) -> KerasTensor:
     """Returns `(B, H, T, K)` from `(B, T, H·K)`."""
     batch, length, width = ops.shape(x)
@@ -184,16 +167,22 @@ def merge_heads(
     x: KerasTensor, batch: int | KerasTensor, length: int | KerasTensor
 ) -> KerasTensor:
     """Returns `(batch, length, H·K)` from `(B, H, T, K)`, where rows may have
-    been merged by `per_key_row`."""
+    been merged by `fold_beams`."""
     _, heads, _, width = ops.shape(x)
     return ops.reshape(ops.swapaxes(x, 1, 2), (batch, length, heads * width))
 
 
-def per_key_row(
+def fold_beams(
     queries: KerasTensor, mask: KerasTensor | None, heads: Cache
 ) -> tuple[KerasTensor, KerasTensor | None]:
-    """Returns queries `(B, n·T, D)` and their mask `(B, n·T)`, from n · B rows
-    of T of which n share the keys of a row of `heads`."""
+    """Returns queries `(B, n·T, D)` and their mask `(B, n·T)`, where n beams
+    of T queries share the keys of a row.
+
+    Args:
+        queries: `(B·n, T, D)`.
+        mask: `(B·n, T)`, or `None`.
+        heads: the keys and values of B rows.
+    """
     rows = ops.shape(heads["key"])[0]
     if isinstance(rows, int) and rows == 0:  # -1 would be any number
         return queries, mask
@@ -201,19 +190,17 @@ def per_key_row(
     return queries, None if mask is None else ops.reshape(mask, (rows, -1))
 
 
-def per_row(weights: KerasTensor, length: int | KerasTensor) -> KerasTensor:
-    """Returns weights `(B·n, H, T, S)` of rows that share keys by n, from
-    weights `(B, H, n·T, S)`."""
+def unfold_beams(
+    weights: KerasTensor, length: int | KerasTensor
+) -> KerasTensor:
+    """Returns weights `(B·n, H, T, S)` of beams that `fold_beams` folded, from
+    `(B, H, n·T, S)`."""
     batch, heads, _, keys = ops.shape(weights)
     if isinstance(batch, int) and batch == 0:
         return weights
     weights = ops.reshape(weights, (batch, heads, -1, length, keys))
     weights = ops.swapaxes(weights, 1, 2)  # [B, n, H, T, S]
     return ops.reshape(weights, (-1, heads, length, keys))
-
-
-def _attends_somewhere(mask, dtype):
-    return ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
 
 
 def write_cache(cache: Cache, new: Cache, index: int | KerasTensor) -> Cache:

@@ -1,4 +1,4 @@
-"""Embeddings of ids: section 3.4 of the paper.
+"""Embeddings of ids and vectors, and positions: sections 3.4 and 3.5.
 
 Shapes: B batch, T length, D d_model, V vocabulary.
 """
@@ -11,8 +11,9 @@ from keras import KerasTensor, ops
 
 from keras_transformer.layers.arguments import (
     Initializer,
+    Layer,
     Shape,
-    copy_of,
+    clone_initializer,
     exact_dtype,
     int32_index,
     known_index,
@@ -67,7 +68,7 @@ def positional_encoding(
     return ops.reshape(waves, (-1, 2 * pairs))[:, :d_model]
 
 
-class PositionedLayer(keras.layers.Layer):
+class PositionedLayer(Layer):
     """Adds positions and dropout to vectors that a subclass makes.
 
     The arguments are described in `PositionalEmbedding`.
@@ -266,7 +267,7 @@ class PositionalEmbedding(PositionedLayer):
         if not self.tie_projection:
             self._own_projection = self.add_weight(
                 shape=(self.vocab_size, self.d_model),
-                initializer=copy_of(self.embeddings_initializer),
+                initializer=clone_initializer(self.embeddings_initializer),
                 name="projection",
             )
         if self.use_logits_bias:
@@ -348,11 +349,9 @@ def _check_input(x, reverse):
             f"Received: x={x!r}. Fill its rows with 0: `x.to_tensor()`."
         )
     if len(x.shape) != (3 if reverse else 2):
-        expected = (
-            "vectors (batch, length, d_model)"
-            if reverse
-            else ("ids (batch, length)")
-        )
+        expected = "ids (batch, length)"
+        if reverse:
+            expected = "vectors (batch, length, d_model)"
         raise ValueError(
             f"The input of a PositionalEmbedding must be {expected}. Received: "
             f"x.shape={tuple(x.shape)}, {reverse=}. For one axis more, wrap "
@@ -426,7 +425,7 @@ class FeatureEmbedding(PositionedLayer):
         self.projection = keras.layers.Dense(
             d_model,
             use_bias=use_bias,
-            kernel_initializer=copy_of(self.kernel_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
             dtype=self.dtype_policy,
             name="projection",
         )

@@ -8,14 +8,15 @@ from keras import KerasTensor
 from keras_transformer.layers.arguments import (
     Activation,
     Initializer,
+    Layer,
     Shape,
-    copy_of,
+    clone_initializer,
 )
 from keras_transformer.layers.normalization import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(Layer):
     """Applies two dense layers to each position: section 3.3.
 
     Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2. W_1 has shape
@@ -83,7 +84,7 @@ class FeedForward(keras.layers.Layer):
             units,
             activation=activation,
             use_bias=self.use_bias,
-            kernel_initializer=copy_of(self.kernel_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
             dtype=self.dtype_policy,
             name=name,
         )

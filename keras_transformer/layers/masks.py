@@ -107,12 +107,13 @@ def check_padding_masks(**masks: KerasTensor | None) -> None:
             )
 
 
-def masks_of_pairs(
+def pair_masks(
     query_mask: KerasTensor | None,
     value_mask: KerasTensor | None,
     key_mask: KerasTensor | None,
 ) -> list[KerasTensor]:
-    """Returns the masks that are not `None`, broadcastable to `(B, T, S)`."""
+    """Returns the padding masks that are not `None` as masks of pairs of a
+    query and a key, broadcastable to `(B, T, S)`."""
     masks = []
     if query_mask is not None:
         masks.append(ops.expand_dims(query_mask, -1))  # [B, T, 1]
@@ -122,11 +123,9 @@ def masks_of_pairs(
     return masks
 
 
-def per_head(mask: KerasTensor | None) -> KerasTensor | None:
-    """Reshapes a mask `(B, T, S)` or `(T, S)` to `(B, 1, T, S)`.
-
-    `None`, and a mask that has an axis of heads, are returned as they are.
-    """
+def with_head_axis(mask: KerasTensor | None) -> KerasTensor | None:
+    """Returns a mask `(B, T, S)` or `(T, S)` as `(B, 1, T, S)`, and `None` or
+    a mask that has an axis of heads as it is."""
     if mask is None:
         return None
     mask = ops.convert_to_tensor(mask)  # it may be a list

@@ -12,31 +12,35 @@ from keras_transformer.layers.arguments import (
     Cache,
     Constraint,
     Initializer,
+    Layer,
     Output,
     Regularizer,
     Shape,
     arguments_of_call,
-    copy_of,
+    clone_initializer,
+    int32_index,
+    pack,
 )
 from keras_transformer.layers.attention import (
     attend,
+    fold_beams,
     merge_heads,
-    per_key_row,
-    per_row,
     split_heads,
+    unfold_beams,
+    write_cache,
 )
-from keras_transformer.layers.masks import check_padding_masks, masks_of_pairs
+from keras_transformer.layers.masks import check_padding_masks, pair_masks
 from keras_transformer.layers.normalization import Dropout
 from keras_transformer.layers.windowed_attention import (
     attend_in_window,
     cache_length,
     check_self_attention,
-    extend_cache,
+    slide_cache,
 )
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(Layer):
     """Attends with several heads at once: section 3.2.2.
 
     MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O with
@@ -129,7 +133,7 @@ class MultiHeadAttention(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_supported(
+        _check_supported(
             attention_axes=attention_axes,
             sliding_window=sliding_window,
             flash_attention=flash_attention,
@@ -148,7 +152,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.value_dim = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = one_width(output_shape)
+        self.output_dim = _single_output_dim(output_shape)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -176,14 +180,14 @@ class MultiHeadAttention(keras.layers.Layer):
         Raises:
             ValueError: if it is not built, or has unsupported arguments.
         """
-        return take_over(cls, layer)
+        return _copy_keras_weights(cls, layer)
 
     def _dense(self, units, name):
         return keras.layers.Dense(
             units,
             use_bias=self.use_bias,
-            kernel_initializer=copy_of(self.kernel_initializer),
-            bias_initializer=copy_of(self.bias_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
+            bias_initializer=clone_initializer(self.bias_initializer),
             kernel_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
             activity_regularizer=self._activity_regularizer,
@@ -268,53 +272,83 @@ class MultiHeadAttention(keras.layers.Layer):
         check_padding_masks(
             query_mask=query_mask, value_mask=value_mask, key_mask=key_mask
         )
-        is_read = cache is not None and cache_index is None
-        if value is None and not is_read:
-            raise ValueError(
-                "`value` is needed unless `cache` holds projected keys and "
-                "values. Received: value=None. For self-attention pass the "
-                "query twice."
-            )
-        if attention_window is not None:
-            keys = None if is_read else value
-            check_self_attention(attention_window, query, keys)
+        _check_inputs(query, value, cache, cache_index, attention_window)
         batch, length = ops.shape(query)[:2]
-        queries = self.query_projection(query)
-        if cache is not None and cache_index is None:
-            heads = cache
-            queries, query_mask = per_key_row(queries, query_mask, heads)
-            queries = split_heads(queries, self.num_heads)
-        else:
-            first = 0 if cache_index is None else cache_index
-            queries = split_heads(queries, self.num_heads)
+        position = int32_index(cache_index)
+        is_step = position is not None
+
+        queries = self.query_projection(query)  # [B, T, H·d_k]
+        if cache is None or is_step:
+            first = position if is_step else 0
+            queries = split_heads(queries, self.num_heads)  # [B, H, T, d_k]
             queries = self.encode_positions(queries, first)
             heads = self.project(value, key)
             heads["key"] = self.encode_positions(heads["key"], first)
-            if cache_index is not None:
-                heads, new_cache = extend_cache(
-                    cache, heads, cache_index, attention_window
-                )
-        options: dict[str, Any] = {
-            "padding": masks_of_pairs(query_mask, value_mask, key_mask),
-            "attention_mask": attention_mask,
-            "causal": use_causal_mask,
-            "cache_index": cache_index,
-            "dropout": self._drop if self.dropout and training else None,
-            "return_weights": return_attention_scores,
-        }
-        if attention_window is None:
-            output, weights = attend(queries, heads, length, **options)
-        else:
-            output, weights = attend_in_window(
-                queries, heads, length, attention_window, **options
+        else:  # the cache has the keys of a memory, which beams share
+            heads = cache
+            queries, query_mask = fold_beams(queries, query_mask, heads)
+            queries = split_heads(queries, self.num_heads)
+        masks = [*pair_masks(query_mask, value_mask, key_mask), attention_mask]
+        if is_step:
+            heads, cache = self._extend_cache(
+                cache, heads, position, attention_window
             )
+            masks, use_causal_mask = [attention_mask], True
+
+        output, weights = self._attend(
+            queries,
+            heads,
+            masks,
+            use_causal_mask,
+            position,
+            attention_window,
+            self._drop if self.dropout and training else None,
+            return_attention_scores,
+        )
         output = merge_heads(output, batch, length)
-        returned = [self.output_projection(output)]
+        extras = []
         if return_attention_scores:
-            returned.append(per_row(weights, length) if is_read else weights)
-        if cache_index is not None:
-            returned.append(new_cache)
-        return tuple(returned) if len(returned) > 1 else returned[0]
+            is_read = cache is not None and not is_step
+            extras.append(unfold_beams(weights, length) if is_read else weights)
+        if is_step:
+            extras.append(cache)
+        return pack(self.output_projection(output), *extras)
+
+    def _attend(
+        self,
+        queries,
+        heads,
+        masks,
+        causal,
+        position,
+        window,
+        dropout,
+        return_weights,
+    ):
+        """Returns the outputs and the weights of all heads: equation 1."""
+        if window is not None:
+            return attend_in_window(
+                queries,
+                heads,
+                window,
+                masks,
+                causal,
+                position,
+                dropout,
+                return_weights,
+            )
+        position = 0 if position is None else position
+        return attend(
+            queries, heads, masks, causal, position, dropout, return_weights
+        )
+
+    def _extend_cache(self, cache, new, position, window):
+        """Returns the keys and values that a step may attend to, and the cache
+        after it."""
+        if window is not None:
+            return slide_cache(cache, new, position, window)
+        cache = write_cache(cache, new, position)
+        return cache, cache
 
     def _drop(self, weights):
         return self.weight_dropout(weights, training=True)
@@ -326,7 +360,27 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
         query, given = arguments_of_call(self, args, kwargs)
-        return attention_output_spec(self, query, **given)
+        cache: Any = given.get("cache")
+        is_step = cache is not None and given.get("cache_index") is not None
+        extras: list[Any] = []
+        if given.get("return_attention_scores"):
+            batch, length = query.shape[:2]
+            attended: Any = (
+                given.get("value") if cache is None else cache["key"]
+            )
+            keys = attended.shape[-2]  # `(B, S, D)` or `(B, H, S, d_k)`
+            if is_step and given.get("attention_window") is not None:
+                # The last positions and, for the later queries, the new ones.
+                known = None not in (keys, length)
+                keys = keys + length - 1 if known else None
+            extras.append(self._spec((batch, self.num_heads, length, keys)))
+        if is_step:
+            extras.append({k: self._spec(x.shape) for k, x in cache.items()})
+        output = self._spec(self.compute_output_shape(query.shape))
+        return pack(output, *extras)
+
+    def _spec(self, shape):
+        return KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -338,51 +392,29 @@ class MultiHeadAttention(keras.layers.Layer):
             "use_bias": self.use_bias,
             "output_shape": self.output_dim,
             "seed": self.seed,
-            **serialize_objects(self),
+            **_serialized_objects(self),
         }
 
 
-def attention_output_spec(
-    layer: keras.layers.Layer,
-    query: KerasTensor,
-    value: KerasTensor | None = None,
-    return_attention_scores: bool = False,
-    cache: Cache | None = None,
-    cache_index: int | KerasTensor | None = None,
-    attention_window: int | None = None,
-    **_: Any,
-) -> Output:
-    """Returns the symbolic outputs of a call of `MultiHeadAttention`.
-
-    Args:
-        layer: a `MultiHeadAttention`.
-        query, value, cache, cache_index: as in the call.
-        return_attention_scores, attention_window: as in the call.
-
-    Returns:
-        The output alone, or a tuple of the output and of those of scores and
-        cache that the call returns.
-    """
-
-    def symbolic(shape):
-        return KerasTensor(shape, dtype=layer.compute_dtype)
-
-    returned = [symbolic(layer.compute_output_shape(query.shape))]
-    if return_attention_scores:
-        batch, length = query.shape[:2]
-        attended: KerasTensor = value if cache is None else cache["key"]
-        keys = attended.shape[-2]  # `(B, S, D)` or `(B, H, S, d_k)`
-        is_written = cache is not None and cache_index is not None
-        if is_written and attention_window is not None:
-            # The last positions and, for the later queries, the new ones.
-            known = None not in (keys, length)
-            keys = keys + length - 1 if known else None
-        returned.append(symbolic((batch, layer.num_heads, length, keys)))
-    if cache is not None and cache_index is not None:
-        returned.append({k: symbolic(x.shape) for k, x in cache.items()})
-    return tuple(returned) if len(returned) > 1 else returned[0]
+def _check_inputs(query, value, cache, cache_index, window):
+    is_read = cache is not None and cache_index is None
+    if value is None and not is_read:
+        raise ValueError(
+            "`value` is needed unless `cache` holds projected keys and "
+            "values. Received: value=None. For self-attention pass the "
+            "query twice."
+        )
+    if cache is None and cache_index is not None:
+        raise ValueError(
+            "`cache_index` is a position in a cache. Received: cache=None, "
+            f"cache_index={cache_index}. Pass a cache too, see `empty_cache`, "
+            "or leave out `cache_index`."
+        )
+    if window is not None:
+        check_self_attention(window, query, None if is_read else value)
 
 
+# What follows is for compatibility with `keras.layers.MultiHeadAttention`.
 # Arguments of Keras' layer that are accepted as None or False only.
 NOT_SUPPORTED = (
     "attention_axes",
@@ -390,24 +422,22 @@ NOT_SUPPORTED = (
     "flash_attention",
     "use_gate",
 )
-# Arguments that are objects of Keras, and the modules that serialise them.
+# Arguments that are objects of Keras: the modules that serialise them, and the
+# attributes that have them.
 SERIALIZED = {
-    "kernel_initializer": keras.initializers,
-    "bias_initializer": keras.initializers,
-    "kernel_regularizer": keras.regularizers,
-    "bias_regularizer": keras.regularizers,
-    "activity_regularizer": keras.regularizers,
-    "kernel_constraint": keras.constraints,
-    "bias_constraint": keras.constraints,
+    "kernel_initializer": (keras.initializers, "kernel_initializer"),
+    "bias_initializer": (keras.initializers, "bias_initializer"),
+    "kernel_regularizer": (keras.regularizers, "kernel_regularizer"),
+    "bias_regularizer": (keras.regularizers, "bias_regularizer"),
+    # Keras would apply it to the whole layer, too, if it were public.
+    "activity_regularizer": (keras.regularizers, "_activity_regularizer"),
+    "kernel_constraint": (keras.constraints, "kernel_constraint"),
+    "bias_constraint": (keras.constraints, "bias_constraint"),
 }
 
 
-def check_supported(**arguments: Any) -> None:
-    """Checks that arguments of `NOT_SUPPORTED` are `None` or `False`.
-
-    Raises:
-        ValueError: if one is not; the message names it.
-    """
+def _check_supported(**arguments):
+    """Checks that arguments of `NOT_SUPPORTED` are `None` or `False`."""
     for name, value in arguments.items():
         # Keras' layer itself fills in these axes where inputs have rank 3.
         is_rank_3 = name == "attention_axes" and value in ((1,), [1])
@@ -419,12 +449,8 @@ def check_supported(**arguments: Any) -> None:
             )
 
 
-def one_width(output_shape: int | tuple[int] | None) -> int | None:
-    """Returns the width that `output_shape` gives, or `None`.
-
-    Raises:
-        ValueError: if it has more than one axis.
-    """
+def _single_output_dim(output_shape):
+    """Returns the width that `output_shape` gives, or `None`."""
     if isinstance(output_shape, int | None):
         return output_shape
     if len(output_shape) != 1:
@@ -435,29 +461,20 @@ def one_width(output_shape: int | tuple[int] | None) -> int | None:
     return output_shape[0]
 
 
-def serialize_objects(layer: keras.layers.Layer) -> dict[str, Any]:
+def _serialized_objects(layer):
     """Returns the arguments of `SERIALIZED` for the layer's config."""
-    private = {"activity_regularizer": "_activity_regularizer"}
     return {
-        name: module.serialize(getattr(layer, private.get(name, name)))
-        for name, module in SERIALIZED.items()
+        name: module.serialize(getattr(layer, attribute))
+        for name, (module, attribute) in SERIALIZED.items()
     }
 
 
-def take_over(
-    layer_class: type[keras.layers.Layer],
-    layer: keras.layers.MultiHeadAttention,
-) -> keras.layers.Layer:
+def _copy_keras_weights(layer_class, layer):
     """Returns a `layer_class` with the arguments and weights of Keras' layer.
 
     Args:
-        layer_class: class of the new layer, `MultiHeadAttention` of this
-            package.
+        layer_class: `MultiHeadAttention` of this package, or a subclass.
         layer: a built `keras.layers.MultiHeadAttention`.
-
-    Raises:
-        ValueError: if the layer is not built, or has arguments that are not
-            supported.
     """
     if not layer.built:
         raise ValueError(

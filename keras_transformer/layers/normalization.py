@@ -1,4 +1,8 @@
-"""Layer normalisation: section 3.1 of the paper, Ba et al. (2016)."""
+"""Layer normalisation and dropout as in Keras, faster on TensorFlow.
+
+Section 3.1 of the paper and Ba et al. (2016); section 5.4 and Srivastava et al.
+(2014).
+"""
 
 import keras
 from keras import KerasTensor, ops

@@ -1,4 +1,7 @@
-"""The base class of encoder and decoder layer: figure 1, "Add & Norm"."""
+"""The layers of the encoder and the decoder: section 3.1 and figure 1.
+
+Shapes: B batch, T target or query length, S source length, H heads, D d_model.
+"""
 
 from typing import Any
 
@@ -9,28 +12,30 @@ from keras_transformer.layers.arguments import (
     Activation,
     Cache,
     Initializer,
+    Layer,
     Output,
     Shape,
+    accepts,
     arguments_of_call,
-    copy_of,
-    takes,
+    clone_initializer,
+    pack,
+    unpack,
 )
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import check_padding_masks
-from keras_transformer.layers.multi_head_attention import (
-    MultiHeadAttention,
-    attention_output_spec,
-)
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.normalization import Dropout, LayerNormalization
 from keras_transformer.layers.windowed_attention import check_window
 
 
-class ResidualLayer(keras.layers.Layer):
-    """Builds and wraps the sub-layers of the encoder and the decoder layer.
+class TransformerLayer(Layer):
+    """What the layers of encoder and decoder share: their constructor, and
+    "Add & Norm" of figure 1.
 
     A sub-layer is wrapped as `LayerNorm(x + Dropout(Sublayer(x)))`, or with
     `norm_first` as `x + Dropout(Sublayer(LayerNorm(x)))`. The constructor's
-    arguments are those of `EncoderLayer`.
+    arguments are described in `EncoderLayer`. A subclass makes its sub-layers
+    in `_add_sublayers`.
 
     `self_attention_class` makes the self-attention. A subclass may name a
     subclass of `MultiHeadAttention`; attention to a memory stays as it is.
@@ -82,6 +87,10 @@ class ResidualLayer(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
         self.attention_window = attention_window
+        self._add_sublayers()
+
+    def _add_sublayers(self):
+        pass
 
     def __call__(self, *args: Any, **kwargs: Any) -> Output:
         # Keras masks the output by the keyword argument `mask`. It ignores an
@@ -89,7 +98,7 @@ class ResidualLayer(keras.layers.Layer):
         x, given = arguments_of_call(self, args, kwargs)
         x_mask = given.get("x_mask")
         is_alone = given.get("mask") is None and x_mask is not None
-        if is_alone and takes(self.call, "mask"):  # a subclass may not
+        if is_alone and accepts(self.call, "mask"):  # a subclass may not
             given["mask"] = x_mask
         return super().__call__(x, **given)
 
@@ -121,7 +130,7 @@ class ResidualLayer(keras.layers.Layer):
             dropout=self.attention_dropout_rate,
             use_bias=self.use_bias,
             output_shape=self.d_model,
-            kernel_initializer=copy_of(self.kernel_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
             seed=self._seed(site),
             dtype=self.dtype_policy,
             name=name,
@@ -134,7 +143,7 @@ class ResidualLayer(keras.layers.Layer):
             activation=self.activation,
             dropout_rate=self.activation_dropout_rate,
             use_bias=self.use_bias,
-            kernel_initializer=copy_of(self.kernel_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
             seed=self._seed(site),
             dtype=self.dtype_policy,
             name=name,
@@ -153,29 +162,14 @@ class ResidualLayer(keras.layers.Layer):
             name=name,
         )
 
-    def _residual(self, x, sublayer, norm, dropout, training):
-        """Applies one sub-layer with its residual connection.
+    def _norm_input(self, x, norm):
+        """Returns the input of a sub-layer: x, or its norm in pre-norm."""
+        return norm(x) if self.norm_first else x
 
-        `sublayer` returns a tensor, or a tuple of a tensor and extras.
-
-        Returns:
-            The tensor after the residual connection, and a list of the extras.
-        """
-        y = sublayer(norm(x) if self.norm_first else x)
-        y, *extras = y if isinstance(y, tuple) else (y,)
-        y = x + dropout(y, training=training)
-        return (y if self.norm_first else norm(y)), extras
-
-    def _apply_feed_forward(self, x, training):
-        """Applies the last sub-layer, which all subclasses have."""
-        x, _ = self._residual(
-            x,
-            lambda h: self.feed_forward(h, training=training),
-            self.feed_forward_norm,
-            self.feed_forward_dropout,
-            training,
-        )
-        return x
+    def _add_and_norm(self, x, y, dropout, norm, training):
+        """Adds the output y of a sub-layer to x; post-norm then normalises."""
+        x = x + dropout(y, training=training)
+        return x if self.norm_first else norm(x)
 
     def _check_width(self, shape):
         if shape[-1] != self.d_model:
@@ -210,7 +204,7 @@ class ResidualLayer(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderLayer(ResidualLayer):
+class EncoderLayer(TransformerLayer):
     """Applies self-attention and the feed-forward network: section 3.1.
 
     x = LayerNorm(x + Dropout(SelfAttention(x)))
@@ -278,8 +272,7 @@ class EncoderLayer(ResidualLayer):
             window is odd.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def _add_sublayers(self):
         self.self_attention = self._attention(
             "self_attention", 0, self.self_attention_class
         )
@@ -291,11 +284,11 @@ class EncoderLayer(ResidualLayer):
 
     def build(self, x_shape: Shape) -> None:
         self._check_width(x_shape)
-        self.self_attention.build(x_shape)
-        self.feed_forward.build(x_shape)
         for layer in (
+            self.self_attention,
             self.self_attention_dropout,
             self.self_attention_norm,
+            self.feed_forward,
             self.feed_forward_dropout,
             self.feed_forward_norm,
         ):
@@ -303,9 +296,8 @@ class EncoderLayer(ResidualLayer):
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
         x, given = arguments_of_call(self, args, kwargs)
-        window = self.attention_window
-        return attention_output_spec(
-            self.self_attention, x, x, attention_window=window, **given
+        return self.self_attention.compute_output_spec(
+            x, x, attention_window=self.attention_window, **given
         )
 
     def call(
@@ -323,8 +315,9 @@ class EncoderLayer(ResidualLayer):
         mask = x_mask if mask is None else mask
         check_padding_masks(mask=mask)
 
-        def attend_to_itself(h):
-            return self.self_attention(
+        h = self._norm_input(x, self.self_attention_norm)
+        h, *extras = unpack(
+            self.self_attention(
                 h,
                 h,
                 query_mask=mask,  # instead of the implicit mask of h
@@ -337,20 +330,25 @@ class EncoderLayer(ResidualLayer):
                 attention_window=self.attention_window,
                 training=training,
             )
-
-        x, extras = self._residual(
+        )
+        x = self._add_and_norm(
             x,
-            attend_to_itself,
-            self.self_attention_norm,
+            h,
             self.self_attention_dropout,
+            self.self_attention_norm,
             training,
         )
-        x = self._apply_feed_forward(x, training)
-        return (x, *extras) if extras else x
+
+        h = self._norm_input(x, self.feed_forward_norm)
+        h = self.feed_forward(h, training=training)
+        x = self._add_and_norm(
+            x, h, self.feed_forward_dropout, self.feed_forward_norm, training
+        )
+        return pack(x, *extras)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderLayer(ResidualLayer):
+class DecoderLayer(TransformerLayer):
     """Applies self-attention, attention to the memory and the feed-forward
     network: section 3.1.
 
@@ -399,8 +397,7 @@ class DecoderLayer(ResidualLayer):
             there is neither `memory` nor `memory_cache`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def _add_sublayers(self):
         self.self_attention = self._attention(
             "self_attention", 0, self.self_attention_class
         )
@@ -415,14 +412,14 @@ class DecoderLayer(ResidualLayer):
 
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         self._check_width(x_shape)
-        self.self_attention.build(x_shape)
         self.cross_attention.build(x_shape, memory_shape)
-        self.feed_forward.build(x_shape)
         for layer in (
+            self.self_attention,
             self.self_attention_dropout,
             self.self_attention_norm,
             self.cross_attention_dropout,
             self.cross_attention_norm,
+            self.feed_forward,
             self.feed_forward_dropout,
             self.feed_forward_norm,
         ):
@@ -438,25 +435,23 @@ class DecoderLayer(ResidualLayer):
         x, given = arguments_of_call(self, args, kwargs)
         if type(self).call is DecoderLayer.call:  # others may have their own
             _check_memory(given.get("memory"), given.get("memory_cache"))
-        scores = given.get("return_attention_scores", False)
-        own = attention_output_spec(
-            self.self_attention,
-            x,
-            x,
-            cache=given.get("cache"),
-            cache_index=given.get("cache_index"),
+        output, *caches = unpack(
+            self.self_attention.compute_output_spec(
+                x,
+                x,
+                cache=given.get("cache"),
+                cache_index=given.get("cache_index"),
+            )
         )
-        output, *caches = own if isinstance(own, tuple) else (own,)
-        if scores:
-            _, *scores = attention_output_spec(
-                self.cross_attention,
+        _, *scores = unpack(
+            self.cross_attention.compute_output_spec(
                 x,
                 given.get("memory"),
-                return_attention_scores=True,
                 cache=given.get("memory_cache"),
+                return_attention_scores=given.get("return_attention_scores"),
             )
-        extras = (*(scores or ()), *caches)
-        return (output, *extras) if extras else output
+        )
+        return pack(output, *scores, *caches)
 
     def call(
         self,
@@ -476,8 +471,9 @@ class DecoderLayer(ResidualLayer):
         x_mask = x_mask if mask is None else mask
         check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
 
-        def attend_to_itself(h):
-            return self.self_attention(
+        h = self._norm_input(x, self.self_attention_norm)
+        h, *caches = unpack(
+            self.self_attention(
                 h,
                 h,
                 query_mask=x_mask,  # instead of the implicit mask of h
@@ -489,9 +485,18 @@ class DecoderLayer(ResidualLayer):
                 attention_window=self.attention_window,
                 training=training,
             )
+        )
+        x = self._add_and_norm(
+            x,
+            h,
+            self.self_attention_dropout,
+            self.self_attention_norm,
+            training,
+        )
 
-        def attend_to_memory(h):
-            return self.cross_attention(
+        h = self._norm_input(x, self.cross_attention_norm)
+        h, *scores = unpack(
+            self.cross_attention(
                 h,
                 memory,
                 value_mask=memory_mask,
@@ -499,24 +504,21 @@ class DecoderLayer(ResidualLayer):
                 return_attention_scores=return_attention_scores,
                 training=training,
             )
-
-        x, caches = self._residual(
-            x,
-            attend_to_itself,
-            self.self_attention_norm,
-            self.self_attention_dropout,
-            training,
         )
-        x, scores = self._residual(
+        x = self._add_and_norm(
             x,
-            attend_to_memory,
-            self.cross_attention_norm,
+            h,
             self.cross_attention_dropout,
+            self.cross_attention_norm,
             training,
         )
-        x = self._apply_feed_forward(x, training)
-        extras = (*scores, *caches)
-        return (x, *extras) if extras else x
+
+        h = self._norm_input(x, self.feed_forward_norm)
+        h = self.feed_forward(h, training=training)
+        x = self._add_and_norm(
+            x, h, self.feed_forward_dropout, self.feed_forward_norm, training
+        )
+        return pack(x, *scores, *caches)
 
 
 def _check_memory(memory, memory_cache):

@@ -17,14 +17,13 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.arguments import Cache, int32_index
+from keras_transformer.layers.arguments import Cache
 from keras_transformer.layers.attention import (
-    attend_under_mask,
+    attend,
     check_capacity,
     scaled_dot_product_attention,
-    write_cache,
 )
-from keras_transformer.layers.masks import combine_masks, per_head
+from keras_transformer.layers.masks import with_head_axis
 
 
 def windowed_attention(
@@ -75,192 +74,6 @@ def windowed_attention(
     return blocks.join(output)
 
 
-def attend_in_window(
-    query: KerasTensor,
-    heads: Cache,
-    length: int | KerasTensor,
-    window: int,
-    padding: Sequence[KerasTensor] = (),
-    attention_mask: KerasTensor | None = None,
-    causal: bool = False,
-    cache_index: int | KerasTensor | None = None,
-    dropout: Callable[[KerasTensor], KerasTensor] | None = None,
-    return_weights: bool = False,
-) -> tuple[KerasTensor, KerasTensor | None]:
-    """Computes what `attend` does where each position sees only a window.
-
-    Whole sequences are cut into blocks. There are two exceptions, which are
-    full attention under a mask: weights `(B, H, T, S)` have a value for every
-    pair of positions anyway, and a cache has little more than one window.
-
-    Arguments and results are those of `attend`, and:
-
-    Args:
-        heads: keys and values; with `cache_index` those of `extend_cache`.
-        window: r, a positive even number.
-    """
-    if cache_index is None and not return_weights:
-        key, value = heads["key"], heads["value"]
-        masks = [*padding, attention_mask]
-        output = windowed_attention(
-            query, key, value, window, causal, masks, dropout
-        )
-        return output, None
-    keys = ops.shape(heads["key"])[2]
-    cache_index = int32_index(cache_index)
-    if cache_index is None:
-        mask = window_mask(length, keys, window, causal)
-        mask = combine_masks(mask, *padding)
-    else:
-        mask = window_mask(length, keys, window, True, cache_index)
-        attention_mask = _of_last_keys(
-            attention_mask, keys, cache_index + length
-        )
-    mask = combine_masks(per_head(mask), per_head(attention_mask))
-    return attend_under_mask(query, heads, mask, dropout, return_weights)
-
-
-def window_mask(
-    query_length: int | KerasTensor,
-    key_length: int | KerasTensor,
-    window: int,
-    causal: bool = False,
-    offset: int | KerasTensor = 0,
-) -> KerasTensor:
-    """Returns the mask of the window for whole sequences, or for a cache.
-
-    Args:
-        query_length: T.
-        key_length: S. The last key is at the position of the last query.
-        window: r, a positive even number.
-        causal: whether later positions are hidden from each query.
-        offset: the position of the first query.
-
-    Returns:
-        Boolean tensor of shape `(1, T, S)`.
-    """
-    queries = ops.arange(query_length, dtype="int32")[:, None] + offset
-    keys = _last_positions(key_length, offset + query_length)
-    return (is_near(queries, keys, window, causal) & (keys >= 0))[None]
-
-
-def extend_cache(
-    cache: Cache | None,
-    new: Cache,
-    index: int | KerasTensor,
-    window: int | None,
-) -> tuple[Cache, Cache]:
-    """Adds new keys and values to a cache.
-
-    With a window it is a cache of the last positions: its last place has the
-    newest one. Places before the beginning of the sequence are masked, see
-    `window_mask`.
-
-    Args:
-        cache: keys and values of the positions before `index`.
-        new: keys and values of the positions from `index` on.
-        index: position of the first new key.
-        window: r, a positive even number, or `None`: see `write_cache`.
-
-    Returns:
-        The keys and values that the new queries may attend to, and the new
-        cache, which is as long as the old one.
-
-    Raises:
-        ValueError: if there is no cache, or if it is too short. With a window,
-            only caches of at most r / 2 positions can be too short.
-    """
-    if cache is None:
-        raise ValueError(
-            "`cache_index` is a position in a cache. Received: cache=None, "
-            f"cache_index={index}. Pass a cache too, see `empty_cache`, or "
-            "leave out `cache_index`."
-        )
-    index = int32_index(index)
-    if window is None:
-        written = write_cache(cache, new, index)
-        return written, written
-    capacity = ops.shape(cache["key"])[2]
-    length = ops.shape(new["key"])[2]
-    if isinstance(capacity, int) and capacity <= window // 2:
-        check_capacity(index, length, capacity)
-    # Not even the first of the new queries sees the oldest place.
-    attended = {
-        k: ops.concatenate([cache[k][:, :, 1:], new[k]], axis=2) for k in cache
-    }
-    return attended, {k: x[:, :, length - 1 :] for k, x in attended.items()}
-
-
-def cache_length(
-    length: int | KerasTensor, window: int | None
-) -> int | KerasTensor:
-    """Returns how many positions of `length` a cache needs: the r / 2 before
-    a position, and the position itself."""
-    return length if window is None else at_most(length, window // 2 + 1)
-
-
-def check_window(window: int | None) -> None:
-    """Checks that a window is `None` or a positive even integer.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    is_even = type(window) is int and window > 0 and window % 2 == 0
-    if window is not None and not is_even:
-        raise ValueError(
-            "`attention_window` must be a positive even integer, half of it "
-            "before each position and half after it. Received: "
-            f"attention_window={window!r}. Choose another number, or None for "
-            "attention to all positions."
-        )
-
-
-def check_self_attention(
-    window: int | None, query: KerasTensor, value: KerasTensor | None
-) -> None:
-    """Checks a call of attention with a window.
-
-    Args:
-        window: as in `check_window`.
-        query: `(B, T, D)`.
-        value: `(B, S, D)`, or `None` where a cache is only read.
-
-    Raises:
-        ValueError: if `window` is not a positive even integer, or if queries
-            and keys are known not to be the same positions.
-    """
-    check_window(window)
-    lengths = None if value is None else (query.shape[1], value.shape[1])
-    if lengths is None or (None not in lengths and lengths[0] != lengths[1]):
-        raise ValueError(
-            "A window is for self-attention, where queries and keys are the "
-            f"same positions. Received: attention_window={window}, "
-            f"query.shape={tuple(query.shape)}, value.shape="
-            f"{value if value is None else tuple(value.shape)}. Leave out "
-            "`attention_window` where one sequence attends to another."
-        )
-
-
-def _of_last_keys(mask, key_length, end):
-    """Takes, of a mask of all positions, the columns of the last ones before
-    `end`."""
-    if mask is None:
-        return None
-    width = ops.shape(mask)[-1]
-    if isinstance(width, int) and isinstance(end, int) and 1 < width < end:
-        raise ValueError(
-            "With a cache, a mask has a value for each position so far, or one "
-            f"for all. Received: mask.shape={tuple(mask.shape)} for {end} "
-            "positions."
-        )
-    keys = _last_positions(key_length, end)
-    return ops.take(mask, ops.clip(keys, 0, width - 1), axis=-1)
-
-
-def _last_positions(count, end):
-    return ops.arange(count, dtype="int32") + (end - count)
-
-
 class Blocks:
     """Cuts a sequence into blocks, and joins their outputs.
 
@@ -295,7 +108,7 @@ class Blocks:
     def mask(self, masks: Sequence[KerasTensor | None] = ()) -> KerasTensor:
         """Returns the mask of each block, broadcastable to
         `(B, H, N, W, 3W)`."""
-        starts = _range(self.count)[:, None, None] * self.size
+        starts = _range(self.count)[:, None, None] * self.size  # [N, 1, 1]
         queries = starts + _range(self.size)[:, None]  # [N, W, 1]
         width = self.size * (self.neighbours + 1)
         keys = starts - self.size + _range(width)  # [N, 1, 3W]
@@ -375,10 +188,15 @@ def _taken(mask, queries, keys):
     Returns:
         Boolean tensor, broadcastable to `(B, H, N, W, 3W)`.
     """
-    mask = per_head(ops.cast(mask, "bool"))
+    mask = with_head_axis(ops.cast(mask, "bool"))
     batch, heads, height, width = ops.shape(mask)
-    if isinstance(height, int) and isinstance(width, int):
-        _check_pairs(height, width)
+    is_known = isinstance(height, int) and isinstance(width, int)
+    if is_known and height * width >= 2**31:  # pairs are numbered in 32 bits
+        raise ValueError(
+            "A mask of pairs of positions may have less than 2³¹ of them. "
+            f"Received: a mask of {height} queries and {width} keys. Mask "
+            "the keys alone, with one value for all queries."
+        )
     # Where an axis has one value, this is the value of all positions.
     rows = ops.clip(queries, 0, height - 1)
     columns = ops.clip(keys, 0, width - 1)
@@ -388,13 +206,172 @@ def _taken(mask, queries, keys):
     return ops.take(values, rows * width + columns, axis=-1)
 
 
-def _check_pairs(height, width):
-    if height * width >= 2**31:  # the pairs are numbered in 32 bits
-        raise ValueError(
-            "A mask of pairs of positions may have less than 2³¹ of them. "
-            f"Received: a mask of {height} queries and {width} keys. Mask "
-            "the keys alone, with one value for all queries."
+def attend_in_window(
+    query: KerasTensor,
+    heads: Cache,
+    window: int,
+    masks: Sequence[KerasTensor | None] = (),
+    causal: bool = False,
+    position: int | KerasTensor | None = None,
+    dropout: Callable[[KerasTensor], KerasTensor] | None = None,
+    return_weights: bool = False,
+) -> tuple[KerasTensor, KerasTensor | None]:
+    """Computes what `attend` does where each position sees only a window.
+
+    Whole sequences are cut into blocks. There are two exceptions, which are
+    full attention under a mask: weights `(B, H, T, S)` have a value for every
+    pair of positions anyway, and a cache has little more than one window.
+
+    Arguments and results are those of `attend`, except:
+
+    Args:
+        heads: keys and values, in a step those that `slide_cache` returns.
+        window: r, a positive even number.
+        position: of the first query in a step, whose `masks` have a column for
+            every position so far. `None` for whole sequences.
+    """
+    key, value = heads["key"], heads["value"]
+    if position is None and not return_weights:
+        output = windowed_attention(
+            query, key, value, window, causal, masks, dropout
         )
+        return output, None
+    length, keys = ops.shape(query)[2], ops.shape(key)[2]
+    if position is None:
+        position = 0
+    else:
+        masks = [_last_columns(m, keys, position + length) for m in masks]
+    masks = [*masks, window_mask(length, keys, window, causal, position)]
+    return attend(
+        query, heads, masks, dropout=dropout, return_weights=return_weights
+    )
+
+
+def window_mask(
+    query_length: int | KerasTensor,
+    key_length: int | KerasTensor,
+    window: int,
+    causal: bool = False,
+    position: int | KerasTensor = 0,
+) -> KerasTensor:
+    """Returns the mask of the window for whole sequences, or for a cache.
+
+    Args:
+        query_length: T.
+        key_length: S. The last key is at the position of the last query.
+        window: r, a positive even number.
+        causal: whether later positions are hidden from each query.
+        position: of the first query.
+
+    Returns:
+        Boolean tensor of shape `(1, T, S)`.
+    """
+    queries = ops.arange(query_length, dtype="int32")[:, None] + position
+    keys = _last_positions(key_length, position + query_length)
+    return (is_near(queries, keys, window, causal) & (keys >= 0))[None]
+
+
+def slide_cache(
+    cache: Cache, new: Cache, index: int | KerasTensor, window: int
+) -> tuple[Cache, Cache]:
+    """Adds new keys and values to a cache of the last positions.
+
+    Its last place has the newest position. Places before the beginning of the
+    sequence are masked, see `window_mask`.
+
+    Args:
+        cache: keys and values of the positions before `index`.
+        new: keys and values of the positions from `index` on.
+        index: position of the first new key.
+        window: r, a positive even number.
+
+    Returns:
+        The keys and values that the new queries may attend to, and the new
+        cache, which is as long as the old one.
+
+    Raises:
+        ValueError: if the cache is too short; only one of at most r / 2
+            positions can be.
+    """
+    capacity = ops.shape(cache["key"])[2]
+    length = ops.shape(new["key"])[2]
+    if isinstance(capacity, int) and capacity <= window // 2:
+        check_capacity(index, length, capacity)
+    # Not even the first of the new queries sees the oldest place.
+    attended = {
+        k: ops.concatenate([cache[k][:, :, 1:], new[k]], axis=2) for k in cache
+    }
+    return attended, {k: x[:, :, length - 1 :] for k, x in attended.items()}
+
+
+def cache_length(
+    length: int | KerasTensor, window: int | None
+) -> int | KerasTensor:
+    """Returns how many positions of `length` a cache needs: the r / 2 before
+    a position, and the position itself."""
+    return length if window is None else at_most(length, window // 2 + 1)
+
+
+def check_window(window: int | None) -> None:
+    """Checks that a window is `None` or a positive even integer.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    is_even = type(window) is int and window > 0 and window % 2 == 0
+    if window is not None and not is_even:
+        raise ValueError(
+            "`attention_window` must be a positive even integer, half of it "
+            "before each position and half after it. Received: "
+            f"attention_window={window!r}. Choose another number, or None for "
+            "attention to all positions."
+        )
+
+
+def check_self_attention(
+    window: int | None, query: KerasTensor, value: KerasTensor | None
+) -> None:
+    """Checks a call of attention with a window.
+
+    Args:
+        window: as in `check_window`.
+        query: `(B, T, D)`.
+        value: `(B, S, D)`, or `None` where a cache is only read.
+
+    Raises:
+        ValueError: if `window` is not a positive even integer, or if queries
+            and keys are known not to be the same positions.
+    """
+    check_window(window)
+    lengths = None if value is None else (query.shape[1], value.shape[1])
+    if lengths is None or (None not in lengths and lengths[0] != lengths[1]):
+        raise ValueError(
+            "A window is for self-attention, where queries and keys are the "
+            f"same positions. Received: attention_window={window}, "
+            f"query.shape={tuple(query.shape)}, value.shape="
+            f"{value if value is None else tuple(value.shape)}. Leave out "
+            "`attention_window` where one sequence attends to another."
+        )
+
+
+def _last_columns(mask, key_length, end):
+    """Returns the columns of the last keys before `end`, of a mask that has
+    one for every position."""
+    if mask is None:
+        return None
+    width = ops.shape(mask)[-1]
+    if isinstance(width, int) and isinstance(end, int) and 1 < width < end:
+        raise ValueError(
+            "With a cache, a mask has a value for each position so far, or one "
+            f"for all. Received: mask.shape={tuple(mask.shape)} for {end} "
+            "positions."
+        )
+    keys = _last_positions(key_length, end)
+    return ops.take(mask, ops.clip(keys, 0, width - 1), axis=-1)
+
+
+def _last_positions(count, end):
+    return ops.arange(count, dtype="int32") + (end - count)
 
 
 def _range(length):

@@ -1,7 +1,7 @@
 """Beam search over any step function: section 6.1.
 
-Shapes: B batch, K beam size, N = B·K rows, L length limit, V vocabulary. Step
-functions are described in `sampling`.
+Shapes: B batch, K beam size, N = B·K rows, L maximum length, V vocabulary.
+Step functions are described in `sampling`.
 """
 
 import dataclasses
@@ -35,16 +35,16 @@ EARLY_STOPPING = ("never", "heuristic", "filled")
 def beam_search(
     step_fn: StepFunction,
     cache: Cache,
-    limits: KerasTensor,
+    max_lengths: KerasTensor,
     beam_size: int | KerasTensor = 4,
     alpha: float | KerasTensor = 0.6,
     start_id: int = START,
     end_id: int = END,
-    reorder: Callable[[Cache, KerasTensor], Cache] | None = None,
-    minima: KerasTensor | None = None,
+    reorder_cache: Callable[[Cache, KerasTensor], Cache] | None = None,
+    min_lengths: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
-    keep: Callable[[Cache, KerasTensor], Cache] | None = None,
-    formula: str = "gnmt",
+    select_rows: Callable[[Cache, KerasTensor], Cache] | None = None,
+    length_penalty: str = "gnmt",
     early_stopping: str = "never",
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds probable sequences by beam search: section 6.1.
@@ -58,7 +58,7 @@ def beam_search(
     >>> def step(tokens, cache, index):  # token 4, then the end token 3
     ...     row = ops.cast(tokens == 4, "int32")
     ...     return ops.take(table, row, axis=0), cache
-    >>> ids, scores = beam_search(step, {}, limits=[5], beam_size=2)
+    >>> ids, scores = beam_search(step, {}, max_lengths=[5], beam_size=2)
     >>> print(ops.convert_to_numpy(ids)[0, 0])
     [4 3 0 0 0]
 
@@ -69,32 +69,34 @@ def beam_search(
     the worst kept hypothesis; see `early_stopping` for other rules. With K = 1,
     which is greedy search, it stops at its first end token. A stopped sentence
     does not change any more, so its result does not depend on the other
-    sentences of the batch. At the limit only the end token is allowed, so every
-    hypothesis is finished.
+    sentences of the batch. At the maximum length only the end token is allowed,
+    so every hypothesis is finished.
 
     Args:
         step_fn: step function `(tokens, cache, step) -> (logits, cache)`.
             Tokens are int32 `(N,)`, the step is a scalar, logits are `(N, V)`.
         cache: initial cache, a nested structure of tensors `(N, …)`.
-        limits: integers `(B,)`, the maximum number of tokens of each sentence,
-            end token included. At least 1.
+        max_lengths: integers `(B,)`, the maximum number of tokens of each
+            sentence, end token included. At least 1.
         beam_size: K, an integer; in a TensorFlow graph also a tensor. Defaults
             to 4.
         alpha: α ≥ 0 of the length penalty. Defaults to 0.6.
         start_id: the start token. Defaults to the package's.
         end_id: the end token. Defaults to the package's.
-        reorder: function `(cache, beams) -> cache` that selects beams. `beams`
-            are integers `(B, K)`: for each new beam, the beam that it
+        reorder_cache: function `(cache, beams) -> cache` that selects beams.
+            `beams` are integers `(B, K)`: for each new beam, the beam that it
             continues. Defaults to taking rows of every tensor.
-        minima: integers `(B,)`, the minimum number of tokens of each sentence,
-            end token included, or `None`. A smaller limit takes precedence.
+        min_lengths: integers `(B,)`, the minimum number of tokens of each
+            sentence, end token included, or `None`. A smaller maximum takes
+            precedence.
         prefix: integers `(B, P)`, the tokens that every hypothesis of a
             sentence begins with, -1 where any token is allowed, or `None`.
-        keep: function `(cache, sentences) -> cache` that selects sentences,
-            integers `(n,)`. With it, finished sentences leave the batch, and
-            step functions get fewer rows. It works on TensorFlow only, in a
-            graph whose B is not static.
-        formula: formula of the `length_penalty`: "gnmt" (default) or "power".
+        select_rows: function `(cache, sentences) -> cache` that selects
+            sentences, integers `(n,)`. With it, finished sentences leave the
+            batch, and step functions get fewer rows. It works on TensorFlow
+            only, in a graph whose B is not static.
+        length_penalty: formula of the penalty, "gnmt" (default) or "power"; see
+            the function of this name.
         early_stopping: when a sentence stops: "never" (default) before no
             prefix can win any more; "heuristic" when the most probable prefix,
             divided by the penalty of its present length, does not beat the
@@ -108,8 +110,8 @@ def beam_search(
         are padding with score -inf.
 
     Raises:
-        ValueError: if `beam_size` < 1 or `alpha` < 0, if `formula` or
-            `early_stopping` is unknown, or if a shape is another.
+        ValueError: if `beam_size` < 1 or `alpha` < 0, if `length_penalty`
+            or `early_stopping` is unknown, or if a shape is another.
     """
     beam_size, alpha = python_number(beam_size), python_number(alpha)
     if isinstance(beam_size, float) or any(
@@ -121,7 +123,7 @@ def beam_search(
             f"least 0. Received: beam_size={beam_size}, alpha={alpha}"
         )
     for name, value, known in (
-        ("formula", formula, FORMULAS),
+        ("length_penalty", length_penalty, FORMULAS),
         ("early_stopping", early_stopping, EARLY_STOPPING),
     ):
         if value not in known:
@@ -129,29 +131,28 @@ def beam_search(
                 f"`{name}` must be one of {', '.join(known)}. "
                 f"Received: {name}={value!r}"
             )
-    constraints = Constraints(limits, minima, prefix, end_id)
-    if isinstance(beam_size, int) and beam_size == 1:
-        sequences, scores = greedy_search(
-            step_fn, cache, limits, start_id, end_id, minima, prefix
-        )
-        # Every row has an end token, at its limit at the latest.
-        lengths = ops.argmax(ops.equal(sequences, end_id), axis=-1) + 1
-        scores = scores / length_penalty(lengths, alpha, formula)
-        return sequences[:, None], scores[:, None]
-
-    batch = ops.shape(constraints.limits)[0]
-    if reorder is None:
-        reorder = _reordered
-        _check_rows(cache, batch, beam_size)
+    constraints = Constraints(max_lengths, min_lengths, prefix, end_id)
     search = _Search(
         step_fn,
-        reorder,
+        reorder_cache or _take_beams,
         beam_size,
         alpha,
-        formula,
+        length_penalty,
         early_stopping,
         constraints,
     )
+    if isinstance(beam_size, int) and beam_size == 1:
+        sequences, scores = greedy_search(
+            step_fn, cache, max_lengths, start_id, end_id, min_lengths, prefix
+        )
+        # Every row has an end token, at its limit at the latest.
+        lengths = ops.argmax(ops.equal(sequences, end_id), axis=-1) + 1
+        scores = scores / search.penalty(lengths)
+        return sequences[:, None], scores[:, None]
+
+    batch = ops.shape(constraints.max_lengths)[0]
+    if reorder_cache is None:
+        _check_rows(cache, batch, beam_size)
     no_scores = ops.full((batch, beam_size), MINUS_INFINITY, dtype="float32")
     hypotheses = ops.full(
         (batch, beam_size, constraints.longest), PAD, dtype="int32"
@@ -167,7 +168,7 @@ def beam_search(
         no_scores,
         cache,
     )
-    if keep is None:
+    if select_rows is None:
         *_, done, scores, _ = search.steps(state, until=0)
         return done, scores
 
@@ -192,7 +193,7 @@ def beam_search(
             all_scores,
             index,
             *parts,
-            keep(cache, unfinished),
+            select_rows(cache, unfinished),
         )
 
     def some_are_left(rows, all_done, all_scores, index, *_):
@@ -211,10 +212,10 @@ class _Search:
     """Runs the steps of a beam search for the sentences of `constraints`."""
 
     step_fn: StepFunction
-    reorder: Callable[[Cache, KerasTensor], Cache]
+    reorder_cache: Callable[[Cache, KerasTensor], Cache]
     beam_size: int | KerasTensor
     alpha: float | KerasTensor
-    formula: str
+    length_penalty: str
     early_stopping: str
     constraints: Constraints
 
@@ -227,14 +228,14 @@ class _Search:
         ends_when_full = (self.early_stopping == "filled") | (
             self.beam_size == 1
         )
-        length = self.constraints.limits
+        length = self.constraints.max_lengths
         if self.early_stopping == "heuristic":
             length = ops.maximum(index, 1)
-        can_win = best / self._penalty(length) > worst
+        can_win = best / self.penalty(length) > worst
         return can_win & ~(is_full & ends_when_full)
 
-    def _penalty(self, length):
-        return length_penalty(length, self.alpha, self.formula)
+    def penalty(self, length):
+        return length_penalty(length, self.alpha, self.length_penalty)
 
     def steps(self, state, until):
         """Runs steps until at most `until` sentences are unfinished.
@@ -243,7 +244,7 @@ class _Search:
             The new state, a tuple like `state`.
         """
         constraints, beam_size = self.constraints, self.beam_size
-        batch = ops.shape(constraints.limits)[0]
+        batch = ops.shape(constraints.max_lengths)[0]
         positions = ops.arange(constraints.longest, dtype="int32")
 
         def some_are_unfinished(
@@ -261,12 +262,14 @@ class _Search:
             # 2K candidates are enough, for a beam and for a sentence: at most
             # K of them are end tokens.
             several = at_most(2 * beam_size, ops.shape(logits)[-1])
-            early = constraints.too_early(index)
+            before_min_length = constraints.before_min_length(index)
+            if before_min_length is not None:
+                before_min_length = ops.repeat(before_min_length, beam_size)
             gained, tokens = most_probable(
                 logits,
                 several,
                 ops.repeat(constraints.forced_tokens(index), beam_size),
-                early if early is None else ops.repeat(early, beam_size),
+                before_min_length,
                 constraints.end_id,
             )
             shape = (batch, beam_size * several)
@@ -289,7 +292,7 @@ class _Search:
             finishing = ends[:, :beam_size] & running
             new_scores = ops.where(
                 finishing,
-                best[:, :beam_size] / self._penalty(index + 1),
+                best[:, :beam_size] / self.penalty(index + 1),
                 MINUS_INFINITY,
             )
             new_done = ops.where(
@@ -313,7 +316,7 @@ class _Search:
             kept = ops.cast(kept, "int32")
             alive = batched_take(extended, kept)
             tokens = batched_take(tokens, kept)
-            cache = self.reorder(cache, batched_take(beams, kept))
+            cache = self.reorder_cache(cache, batched_take(beams, kept))
             return index + 1, tokens, alive, log_probs, done, scores, cache
 
         return ops.while_loop(some_are_unfinished, step, state)
@@ -329,11 +332,12 @@ def _check_rows(cache, batch, beam_size):
             raise ValueError(
                 "The tensors of `cache` must have a row for each beam of each "
                 f"sentence, {batch} · {beam_size}. Received: a shape "
-                f"{tuple(value.shape)}. Repeat the rows, or give `reorder`."
+                f"{tuple(value.shape)}. Repeat the rows, or give"
+                " `reorder_cache`."
             )
 
 
-def _reordered(cache, beams):
+def _take_beams(cache, beams):
     """Takes the rows of beams `(B, K)` of every tensor `(B·K, …)`."""
     batch, beam_size = ops.shape(beams)
     rows = ops.arange(batch, dtype="int32")[:, None] * beam_size

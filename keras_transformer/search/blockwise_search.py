@@ -1,7 +1,7 @@
 """Blockwise parallel decoding: greedy search, several tokens at a step.
 
-Stern et al. (2018), sections 3 and 4. Shapes: B batch, k block size, L length
-limit, V vocabulary.
+Stern et al. (2018), sections 3 and 4. Shapes: B batch, k block size, L maximum
+length, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from keras import KerasTensor, ops
 
 from keras_transformer.ids import END, PAD, START
-from keras_transformer.search.constraints import as_integers, longest_limit
+from keras_transformer.search.constraints import as_integers, longest_length
 from keras_transformer.search.next_token import batched_take, most_probable
 from keras_transformer.search.sampling import Cache
 from keras_transformer.validation import checked_integer
@@ -28,7 +28,7 @@ def blockwise_search(
     verify_fn: VerifyFunction,
     propose_fn: ProposeFunction,
     cache: Cache,
-    limits: KerasTensor,
+    max_lengths: KerasTensor,
     block_size: int,
     start_id: int = START,
     end_id: int = END,
@@ -70,8 +70,8 @@ def blockwise_search(
             for what follows it. The cache that it returns must be as if the
             rejected tokens had never been read.
         cache: initial cache, a nested structure of tensors.
-        limits: integers `(B,)`, the maximum number of tokens of each row, end
-            token included; a row that reaches its limit ends there. At least 1.
+        max_lengths: integers `(B,)`, the maximum number of tokens of each row,
+            end token included; a row that reaches it ends there. At least 1.
         block_size: k, an integer. With 1 it is greedy search.
         start_id: the start token. Defaults to the package's.
         end_id: the end token. Defaults to the package's.
@@ -82,13 +82,13 @@ def blockwise_search(
         of each row.
 
     Raises:
-        ValueError: if `block_size` is no integer of at least 1, or if `limits`
-            have another shape.
+        ValueError: if `block_size` is no integer of at least 1, or if
+            `max_lengths` has another shape.
     """
     block_size = checked_integer("block_size", block_size)
-    longest = longest_limit(limits)
-    limits = as_integers("limits", limits, ["batch"])
-    batch = ops.shape(limits)[0]
+    longest = longest_length(max_lengths)
+    max_lengths = as_integers("max_lengths", max_lengths, ["batch"])
+    batch = ops.shape(max_lengths)[0]
     offsets = ops.arange(block_size, dtype="int32")
     block_end = ops.ones((batch, 1), "bool")
 
@@ -97,12 +97,13 @@ def blockwise_search(
 
     def step(counts, steps, tokens, sequences, scores, done, cache):
         logits, cache = verify_fn(tokens, cache, counts)
-        is_last = counts[:, None] + offsets + 1 >= limits[:, None]  # [B, k]
-        forced = ops.where(is_last, end_id, -1)
+        lengths = counts[:, None] + offsets + 1  # [B, k]
+        is_last = lengths >= max_lengths[:, None]
+        forced_tokens = ops.where(is_last, end_id, -1)
         gained, found = most_probable(
             ops.reshape(logits, (-1, logits.shape[-1])),
             1,
-            ops.reshape(ops.cast(forced, "int32"), (-1,)),
+            ops.reshape(ops.cast(forced_tokens, "int32"), (-1,)),
             None,
             end_id,
         )

@@ -1,4 +1,4 @@
-"""Constraints on the next token: limits, minimum lengths, prefixes.
+"""Constraints on the next token: lengths and prefixes; the length penalty.
 
 Shapes: B batch, P length of the prefixes.
 """
@@ -11,16 +11,96 @@ import numpy as np
 from keras import KerasTensor, ops
 
 
-def longest_limit(limits: Sequence[int] | KerasTensor) -> int | KerasTensor:
-    """Returns the largest limit, at least 1.
+class Constraints:
+    """Forces tokens at some steps and forbids the end token at others.
 
-    It is a number if the limits are numbers, or arrays of NumPy. `jax.jit`
-    needs that, since the sequences are as long.
+    Args:
+        max_lengths: integers `(B,)`, the maximum number of tokens of each row,
+            end token included.
+        min_lengths: integers `(B,)` or `(1,)`, the minimum number of tokens of
+            each row, end token included, or `None`. A smaller maximum takes
+            precedence.
+        prefix: integers `(B, P)` or `(1, P)`, the tokens that each row begins
+            with, -1 where any token is allowed, or `None`.
+        end_id: the end token.
     """
-    numbers = limits if isinstance(limits, list | tuple) else [limits]
+
+    def __init__(
+        self,
+        max_lengths: Sequence[int] | KerasTensor,
+        min_lengths: KerasTensor | None,
+        prefix: KerasTensor | None,
+        end_id: int,
+    ):
+        self.max_lengths = as_integers("max_lengths", max_lengths, ["batch"])
+        rows = ops.shape(self.max_lengths)
+        self.min_lengths = None
+        if min_lengths is not None:
+            min_lengths = as_integers("min_lengths", min_lengths, ["batch"])
+            self.min_lengths = ops.broadcast_to(min_lengths, rows)
+        self.prefix = None
+        self.end_id = end_id
+        self.longest = longest_length(max_lengths)
+        if prefix is not None:
+            prefix = as_integers("prefix", prefix, ["batch", "length"])
+            # One more free column, so that the prefix is never empty.
+            prefix = ops.pad(prefix, ((0, 0), (0, 1)), constant_values=-1)
+            length = ops.shape(prefix)[1]
+            self.prefix = ops.broadcast_to(prefix, (*rows, length))
+            self.prefix_positions = ops.arange(length, dtype="int32")
+            # A row is at least as long as its prefix with an end token.
+            lengths = ops.where(self.prefix >= 0, self.prefix_positions + 2, 1)
+            lengths = ops.max(lengths, axis=1)
+            if min_lengths is not None:
+                lengths = ops.maximum(self.min_lengths, lengths)
+            self.min_lengths = lengths
+
+    def take(self, rows: KerasTensor) -> "Constraints":
+        """Returns the constraints of some rows only.
+
+        `longest` remains that of all rows, since sequences keep their width.
+        """
+        constraints = copy.copy(self)
+        for name in ("max_lengths", "min_lengths", "prefix"):
+            values = getattr(self, name)
+            if values is not None:
+                setattr(constraints, name, ops.take(values, rows, axis=0))
+        return constraints
+
+    def forced_tokens(self, index: KerasTensor) -> KerasTensor:
+        """Returns the token that each row must take at step `index`, `(B,)`.
+
+        It is the end token at the maximum length, the token of the prefix
+        before it, and -1 where any token is allowed.
+        """
+        forced = -1
+        if self.prefix is not None:
+            is_index = ops.equal(self.prefix_positions, index)
+            forced = ops.max(ops.where(is_index, self.prefix, -1), axis=1)
+        forced = ops.where(index + 1 >= self.max_lengths, self.end_id, forced)
+        return ops.cast(forced, "int32")
+
+    def before_min_length(self, index: KerasTensor) -> KerasTensor | None:
+        """Returns booleans `(B,)`, True for rows that may not end at step
+        `index`, or `None` if all may."""
+        return (
+            None if self.min_lengths is None else index + 1 < self.min_lengths
+        )
+
+
+def longest_length(
+    max_lengths: Sequence[int] | KerasTensor,
+) -> int | KerasTensor:
+    """Returns the largest of the maximum lengths, at least 1.
+
+    It is a number if they are numbers, or arrays of NumPy. `jax.jit` needs
+    that, since the sequences are as long.
+    """
+    is_list = isinstance(max_lengths, list | tuple)
+    numbers = max_lengths if is_list else [max_lengths]
     if all(isinstance(x, int | np.integer | np.ndarray) for x in numbers):
-        return int(np.max(limits, initial=1))
-    return ops.max(ops.cast(limits, "int32"), initial=1)
+        return int(np.max(max_lengths, initial=1))
+    return ops.max(ops.cast(max_lengths, "int32"), initial=1)
 
 
 def as_integers(name: str, values: Any, axes: Sequence[str]) -> KerasTensor:
@@ -38,85 +118,7 @@ def as_integers(name: str, values: Any, axes: Sequence[str]) -> KerasTensor:
     return values
 
 
-class Constraints:
-    """Forces tokens at some steps and forbids the end token at others.
-
-    Args:
-        limits: integers `(B,)`, the maximum number of tokens of each row, end
-            token included.
-        minima: integers `(B,)` or `(1,)`, the minimum number of tokens of each
-            row, end token included, or `None`. A smaller limit takes
-            precedence.
-        prefix: integers `(B, P)` or `(1, P)`, the tokens that each row begins
-            with, -1 where any token is allowed, or `None`.
-        end_id: the end token.
-    """
-
-    def __init__(
-        self,
-        limits: Sequence[int] | KerasTensor,
-        minima: KerasTensor | None,
-        prefix: KerasTensor | None,
-        end_id: int,
-    ):
-        self.limits = as_integers("limits", limits, ["batch"])
-        rows = ops.shape(self.limits)
-        self.minima = None
-        if minima is not None:
-            minima = as_integers("minima", minima, ["batch"])
-            self.minima = ops.broadcast_to(minima, rows)
-        self.prefix = None
-        self.end_id = end_id
-        self.longest = longest_limit(limits)
-        if prefix is not None:
-            prefix = as_integers("prefix", prefix, ["batch", "length"])
-            # One more free column, so that the prefix is never empty.
-            prefix = ops.pad(prefix, ((0, 0), (0, 1)), constant_values=-1)
-            length = ops.shape(prefix)[1]
-            self.prefix = ops.broadcast_to(prefix, (*rows, length))
-            self.prefix_positions = ops.arange(length, dtype="int32")
-            # A row is at least as long as its prefix with an end token.
-            lengths = ops.where(self.prefix >= 0, self.prefix_positions + 2, 1)
-            lengths = ops.max(lengths, axis=1)
-            self.minima = (
-                lengths if minima is None else ops.maximum(self.minima, lengths)
-            )
-
-    def take(self, rows: KerasTensor) -> "Constraints":
-        """Returns the constraints of some rows only.
-
-        `longest` remains that of all rows, since sequences keep their width.
-        """
-        constraints = copy.copy(self)
-        for name in ("limits", "minima", "prefix"):
-            values = getattr(self, name)
-            if values is not None:
-                setattr(constraints, name, ops.take(values, rows, axis=0))
-        return constraints
-
-    def forced_tokens(self, index: KerasTensor) -> KerasTensor:
-        """Returns the token that each row must take at step `index`, `(B,)`.
-
-        It is the end token at the limit, the token of the prefix before the
-        limit, and -1 where any token is allowed.
-        """
-        forced = -1
-        if self.prefix is not None:
-            is_index = ops.equal(self.prefix_positions, index)
-            forced = ops.max(ops.where(is_index, self.prefix, -1), axis=1)
-        forced = ops.where(index + 1 >= self.limits, self.end_id, forced)
-        return ops.cast(forced, "int32")
-
-    def too_early(self, index: KerasTensor) -> KerasTensor | None:
-        """Returns booleans `(B,)`, True for rows that may not end at step
-        `index`, or `None` if all may."""
-        return None if self.minima is None else index + 1 < self.minima
-
-
-# Beam search stops early because a penalty never falls as n grows. Whoever adds
-# a formula finds the present ones in `paper.py`, `test_conformance.py` and
-# `test_decoding.py` of the tests, in `export_readme.md` and `ctranslate2.py` of
-# the exports, in the guides, and as departures in `docs/paper.md`.
+# Beam search stops early because a penalty never falls as n grows.
 FORMULAS = ("gnmt", "power")
 
 

@@ -15,8 +15,8 @@ MINUS_INFINITY = float("-inf")
 def most_probable(
     logits: KerasTensor,
     count: int | KerasTensor,
-    forced: KerasTensor,
-    early: KerasTensor | None,
+    forced_tokens: KerasTensor,
+    before_min_length: KerasTensor | None,
     end_id: int,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Returns the most probable next tokens of each row.
@@ -24,9 +24,10 @@ def most_probable(
     Args:
         logits: `(N, V)`.
         count: number of tokens to return for each row.
-        forced: integers `(N,)`, the only allowed token, or -1 if any token is
-            allowed.
-        early: booleans `(N,)`, True for rows that may not end yet, or `None`.
+        forced_tokens: integers `(N,)`, the only allowed token, or -1 if any
+            token is allowed.
+        before_min_length: booleans `(N,)`, True for rows that may not end yet,
+            or `None`.
         end_id: the end token.
 
     Returns:
@@ -34,25 +35,25 @@ def most_probable(
         token is forced, the others have log-probability -inf.
     """
     logits = ops.cast(logits, "float32")
-    allowed = logits if early is None else _without_end(logits, early, end_id)
+    allowed = _without_early_end(logits, before_min_length, end_id)
     best, tokens = _top_k(allowed, count)
     likely = tokens[:, 0]
-    if early is not None:
+    if before_min_length is not None:
         end = logits[:, end_id]
         likely = ops.where(end > best[:, 0], end_id, likely)
     total = _log_sum_exp(logits, likely)
     first = ops.equal(ops.arange(count, dtype="int32"), 0)
-    is_forced = ops.expand_dims(forced >= 0, -1)
-    only = ops.where(first, _at_token(logits, forced), MINUS_INFINITY)
+    is_forced = ops.expand_dims(forced_tokens >= 0, -1)
+    only = ops.where(first, _at_token(logits, forced_tokens), MINUS_INFINITY)
     best = ops.where(is_forced, only, best)
-    tokens = ops.where(is_forced, forced[:, None], tokens)
+    tokens = ops.where(is_forced, forced_tokens[:, None], tokens)
     return _log_probs(best, total), tokens
 
 
 def draw(
     logits: KerasTensor,
-    forced: KerasTensor,
-    early: KerasTensor | None,
+    forced_tokens: KerasTensor,
+    before_min_length: KerasTensor | None,
     end_id: int,
     chances: KerasTensor,
     temperature: float,
@@ -62,7 +63,8 @@ def draw(
     """Draws the next token of each row.
 
     Args:
-        logits, forced, early, end_id: as in `most_probable`.
+        logits, forced_tokens, before_min_length, end_id: as in
+            `most_probable`.
         chances: float32 `(N,)`, uniform random numbers in [0, 1).
         temperature, top_k, top_p: as in `sampling.sample`.
 
@@ -71,7 +73,7 @@ def draw(
         tokens, both `(N,)`.
     """
     logits = ops.cast(logits, "float32")
-    allowed = logits if early is None else _without_end(logits, early, end_id)
+    allowed = _without_early_end(logits, before_min_length, end_id)
     width = ops.shape(logits)[-1]
     if top_k is None and top_p is None:
         tokens = ops.arange(width, dtype="int32")[None]
@@ -97,7 +99,7 @@ def draw(
     drawn = ops.where(
         possible, drawn, ops.cast(ops.argmax(logits, axis=-1), "int32")
     )
-    drawn = ops.where(forced >= 0, forced, drawn)
+    drawn = ops.where(forced_tokens >= 0, forced_tokens, drawn)
     total = _log_sum_exp(logits, ops.argmax(logits, axis=-1))
     return _log_probs(_at_token(logits, drawn), total)[:, 0], drawn
 
@@ -105,8 +107,8 @@ def draw(
 def _log_probs(logits, total):
     """Returns log-probabilities: -inf also in a row in which all logits are,
     whose `total`, the logarithm of its sum of exponentials, is no number."""
-    is_barred = ops.equal(logits, MINUS_INFINITY)
-    return ops.where(is_barred, MINUS_INFINITY, logits - total)
+    is_suppressed = ops.equal(logits, MINUS_INFINITY)
+    return ops.where(is_suppressed, MINUS_INFINITY, logits - total)
 
 
 def python_number(value: Any) -> Any:
@@ -114,11 +116,14 @@ def python_number(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _without_end(logits, early, end_id):
-    """Returns the logits `(N, V)`, with -inf for end tokens too early."""
+def _without_early_end(logits, before_min_length, end_id):
+    """Returns the logits `(N, V)`, with -inf for end tokens that come too
+    early."""
+    if before_min_length is None:
+        return logits
     tokens = ops.arange(ops.shape(logits)[-1], dtype="int32")
     end = ops.equal(tokens, end_id)
-    return ops.where(early[:, None] & end, MINUS_INFINITY, logits)
+    return ops.where(before_min_length[:, None] & end, MINUS_INFINITY, logits)
 
 
 def _at_token(values, tokens):

@@ -1,6 +1,6 @@
 """Greedy search and sampling over any step function, one hypothesis per row.
 
-Shapes: B batch, N rows (here B), L length limit, V vocabulary.
+Shapes: B batch, N rows (here B), L maximum length, V vocabulary.
 
 A step function takes the last tokens `(N,)`, a cache (any nested structure
 of tensors whose first axis is N) and the step, and returns the logits `(N, V)`
@@ -32,10 +32,10 @@ StepFunction = Callable[
 def greedy_search(
     step_fn: StepFunction,
     cache: Cache,
-    limits: KerasTensor,
+    max_lengths: KerasTensor,
     start_id: int = START,
     end_id: int = END,
-    minima: KerasTensor | None = None,
+    min_lengths: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds sequences by taking the most probable token at each step.
@@ -47,7 +47,7 @@ def greedy_search(
     >>> def step(tokens, cache, index):  # token 4, then the end token 3
     ...     row = ops.cast(tokens == 4, "int32")
     ...     return ops.take(table, row, axis=0), cache
-    >>> ids, scores = greedy_search(step, {}, limits=[5])
+    >>> ids, scores = greedy_search(step, {}, max_lengths=[5])
     >>> print(ops.convert_to_numpy(ids))
     [[4 3 0 0 0]]
 
@@ -55,12 +55,12 @@ def greedy_search(
         step_fn: step function `(tokens, cache, step) -> (logits, cache)`.
             Tokens are int32 `(B,)`, the step is a scalar, logits are `(B, V)`.
         cache: initial cache, a nested structure of tensors `(B, …)`.
-        limits: integers `(B,)`, the maximum number of tokens of each row, end
-            token included; a row that reaches its limit ends there. At least 1.
+        max_lengths: integers `(B,)`, the maximum number of tokens of each row,
+            end token included; a row that reaches it ends there. At least 1.
         start_id: the start token. Defaults to the package's.
         end_id: the end token. Defaults to the package's.
-        minima: integers `(B,)`, the minimum number of tokens of each row, end
-            token included, or `None`. A smaller limit takes precedence.
+        min_lengths: integers `(B,)`, the minimum number of tokens of each row,
+            end token included, or `None`. A smaller maximum takes precedence.
         prefix: integers `(B, P)`, the tokens that each row begins with, -1
             where any token is allowed, or `None`.
 
@@ -69,25 +69,27 @@ def greedy_search(
         `(B,)`, the log-probabilities of the rows.
     """
 
-    def choose(logits, forced, early, index):
-        gained, tokens = most_probable(logits, 1, forced, early, end_id)
+    def choose(logits, forced_tokens, before_min_length, index):
+        gained, tokens = most_probable(
+            logits, 1, forced_tokens, before_min_length, end_id
+        )
         return gained[:, 0], tokens[:, 0]
 
-    constraints = Constraints(limits, minima, prefix, end_id)
+    constraints = Constraints(max_lengths, min_lengths, prefix, end_id)
     return _one_by_one(step_fn, cache, constraints, choose, start_id)
 
 
 def sample(
     step_fn: StepFunction,
     cache: Cache,
-    limits: KerasTensor,
+    max_lengths: KerasTensor,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | keras.random.SeedGenerator | None = None,
     start_id: int = START,
     end_id: int = END,
-    minima: KerasTensor | None = None,
+    min_lengths: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Draws each token from the model's distribution.
@@ -99,15 +101,15 @@ def sample(
     >>> def step(tokens, cache, index):  # token 4, then the end token 3
     ...     row = ops.cast(tokens == 4, "int32")
     ...     return ops.take(table, row, axis=0), cache
-    >>> ids, scores = sample(step, {}, limits=[5], top_k=1)
+    >>> ids, scores = sample(step, {}, max_lengths=[5], top_k=1)
     >>> print(ops.convert_to_numpy(ids))
     [[4 3 0 0 0]]
 
     To draw several samples of a sentence, repeat its rows.
 
     Args:
-        step_fn, cache: as in `greedy_search`.
-        limits, start_id, end_id, minima, prefix: as in `greedy_search`.
+        step_fn, cache, max_lengths: as in `greedy_search`.
+        start_id, end_id, min_lengths, prefix: as in `greedy_search`.
         temperature: number by which logits are divided. Values near 0 give
             greedy search. Defaults to 1.
         top_k: number of most probable tokens to draw from, or `None`.
@@ -135,17 +137,17 @@ def sample(
                 "`temperature` and `top_k` must be positive, and `top_p` in "
                 f"(0, 1]. Received: {name}={value}"
             )
-    constraints = Constraints(limits, minima, prefix, end_id)
+    constraints = Constraints(max_lengths, min_lengths, prefix, end_id)
     # Numbers for all steps are drawn at once: inside a loop a seed would draw
     # the same numbers at every step.
-    shape = (constraints.longest, ops.shape(constraints.limits)[0])
+    shape = (constraints.longest, ops.shape(constraints.max_lengths)[0])
     chances = keras.random.uniform(shape, dtype="float32", seed=seed)
 
-    def choose(logits, forced, early, index):
+    def choose(logits, forced_tokens, before_min_length, index):
         return draw(
             logits,
-            forced,
-            early,
+            forced_tokens,
+            before_min_length,
             end_id,
             ops.take(chances, index, axis=0),
             temperature,
@@ -159,11 +161,11 @@ def sample(
 def _one_by_one(step_fn, cache, constraints, choose, start_id):
     """Runs greedy search or sampling: one token of each row per step.
 
-    `choose(logits, forced, early, index)` returns the log-probabilities and
-    the tokens of a step, both `(B,)`.
+    `choose(logits, forced_tokens, before_min_length, index)` returns the
+    log-probabilities and the tokens of a step, both `(B,)`.
     """
     longest = constraints.longest
-    batch = ops.shape(constraints.limits)[0]
+    batch = ops.shape(constraints.max_lengths)[0]
     sequences = ops.full((batch, longest), PAD, dtype="int32")
     positions = ops.arange(longest, dtype="int32")
 
@@ -175,7 +177,7 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id):
         gained, tokens = choose(
             logits,
             constraints.forced_tokens(index),
-            constraints.too_early(index),
+            constraints.before_min_length(index),
             index,
         )
         scores = ops.where(done, scores, scores + gained)

@@ -136,7 +136,7 @@ def _gradients(model, part, label_smoothing, teacher=None, teacher_weight=0.0):
     table = tf.convert_to_tensor(projection)
     with tf.GradientTape() as tape:
         tape.watch(table)
-        features = model.features(inputs, training=True)  # [B, T, D]
+        features = model.decoder_output(inputs, training=True)  # [B, T, D]
         features, labels, weights = _real_tokens(features, part)
         features, rows = with_bias(layer, features, table)
         total, loss, nll = projection_loss(
@@ -186,7 +186,7 @@ def _predictions(teacher, part, weight):
 def _without_dropout(model, part):
     """Returns features `(N, D)`, table, labels and weights of the tokens
     that are not padding."""
-    features = model.features(part, training=False)
+    features = model.decoder_output(part, training=False)
     features, labels, weights = _real_tokens(features, part)
     table = tf.convert_to_tensor(model.target_embedding.projection)
     features, table = with_bias(model.target_embedding, features, table)

@@ -5,28 +5,20 @@ import random
 import re
 
 import pytest
-from test_examples import EXAMPLES, load
+import train as example
+import treebank
 
-
-@pytest.fixture(autouse=True)
-def examples_import_each_other(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-
-
-@pytest.fixture
-def treebank():
-    return load("treebank")
-
+pytestmark = pytest.mark.programs
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 
 
-def read(treebank, text):
+def read(text):
     (tree,) = treebank.parse(text)
     return tree
 
 
-def test_a_tree_is_prepared_as_usual(treebank, tmp_path):
+def test_a_tree_is_prepared_as_usual(tmp_path):
     """Without traces, constituents of traces alone, and functional tags."""
     path = tmp_path / "articles" / "one.tree.gz"
     path.parent.mkdir()
@@ -36,7 +28,6 @@ def test_a_tree_is_prepared_as_usual(treebank, tmp_path):
     path.write_bytes(gzip.compress(text.encode()))
     first, second = treebank.read_trees(tmp_path)
     assert first == read(
-        treebank,
         "(S (NP (-LRB- -LRB-) (NN Tyr\u2009c)) (VP (VBD was) (VP (VBN seen) "
         "(PP (IN by) (NP (PRP us))))))",
     )
@@ -53,9 +44,7 @@ def test_a_tree_is_prepared_as_usual(treebank, tmp_path):
         "(TOP (S (NN a) (. .))) ( (ROOT (S (NN b) (. .))) )",
     ],
 )
-def test_brackets_around_trees_may_be_of_several_kinds(
-    treebank, tmp_path, text
-):
+def test_brackets_around_trees_may_be_of_several_kinds(tmp_path, text):
     (tmp_path / "without_suffix").write_text(text)
     assert treebank.read_trees(tmp_path) == [
         ("S", ("NN", "a"), (".", ".")),
@@ -73,7 +62,7 @@ def test_brackets_around_trees_may_be_of_several_kinds(
         ("( (S ((NN a))) )", "label"),
     ],
 )
-def test_what_is_no_tree_is_named(treebank, tmp_path, text, problem):
+def test_what_is_no_tree_is_named(tmp_path, text, problem):
     path = tmp_path / "some.tree"
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"some\.tree: .*{problem}"):
@@ -81,22 +70,22 @@ def test_what_is_no_tree_is_named(treebank, tmp_path, text, problem):
 
 
 @pytest.mark.parametrize("text", ["((NN a)", "(NN a))"])
-def test_brackets_that_do_not_match_are_named(treebank, tmp_path, text):
+def test_brackets_that_do_not_match_are_named(tmp_path, text):
     path = tmp_path / "some.tree"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"some\.tree: .*never"):
         treebank.read_trees(path)
 
 
-def test_a_missing_file_is_named(treebank, tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match="No such file"):
         treebank.read_trees(tmp_path / "none.tree")
     with pytest.raises(ValueError, match="No such file"):
         treebank.read_trees(tmp_path)
 
 
-def test_symbols_write_a_tree_and_are_read_again(treebank):
-    tree = read(treebank, DOG)
+def test_symbols_write_a_tree_and_are_read_again():
+    tree = read(DOG)
     symbols = ["(S", "(NP", "DT", "NN", ")NP", "(VP", "VBZ", ")VP", ".", ")S"]
     assert treebank.symbols_of(tree) == symbols
     words = ["The", "dog", "barks", "."]
@@ -117,7 +106,7 @@ def test_symbols_write_a_tree_and_are_read_again(treebank):
         ("", False),
     ],
 )
-def test_what_is_no_tree_is_noticed(treebank, symbols, balanced):
+def test_what_is_no_tree_is_noticed(symbols, balanced):
     symbols = symbols.split()
     assert treebank.is_balanced(symbols) == balanced
     assert (treebank.tree_of(symbols, ["a", "b"]) is not None) == balanced
@@ -138,9 +127,9 @@ def test_what_is_no_tree_is_noticed(treebank, symbols, balanced):
         (None, 0, 0),
     ],
 )
-def test_brackets_are_counted_as_by_hand(treebank, found, right, given):
-    found = found and read(treebank, found)
-    gold = read(treebank, DOG)
+def test_brackets_are_counted_as_by_hand(found, right, given):
+    found = found and read(found)
+    gold = read(DOG)
     precision, recall, f1 = treebank.bracket_scores([gold], [found])
     assert precision == pytest.approx(right / given if given else 0)
     assert recall == pytest.approx(right / 3)
@@ -214,7 +203,7 @@ def spans_in(text, punctuation):
     return spans
 
 
-def test_brackets_are_counted_as_by_an_independent_count(treebank):
+def test_brackets_are_counted_as_by_an_independent_count():
     """On 200 random trees, and on what a parser might find for them."""
     rng = random.Random(1)
     trees, found, right, expected, given = [], [], 0, 0, 0
@@ -242,17 +231,16 @@ def test_brackets_are_counted_as_by_an_independent_count(treebank):
     assert f1 == pytest.approx(2 * right / (given + expected))
 
 
-def test_a_particle_counts_as_an_adverb(treebank):
+def test_a_particle_counts_as_an_adverb():
     gold, found = (
-        read(treebank, f"(VP (VB give) ({label} (RP up)))")
-        for label in ("PRT", "ADVP")
+        read(f"(VP (VB give) ({label} (RP up)))") for label in ("PRT", "ADVP")
     )
     assert treebank.bracket_scores([gold], [found]) == (1, 1, 1)
 
 
-def test_a_unary_chain_counts_each_constituent(treebank):
-    gold = read(treebank, "(NP (NP (NN a)))")
-    found = read(treebank, "(NP (NN a))")
+def test_a_unary_chain_counts_each_constituent():
+    gold = read("(NP (NP (NN a)))")
+    found = read("(NP (NN a))")
     assert treebank.bracket_scores([gold], [found])[:2] == (1, 0.5)
 
 
@@ -278,31 +266,27 @@ def small_treebank(path, count, seed):
     return path
 
 
-def test_brackets_are_numbered_by_depth_and_words_by_place(treebank):
-    example = load("parsing")
+def test_brackets_are_numbered_by_depth_and_words_by_place():
     deep = "(NP " * 9 + "(NN a)" + ")" * 9
-    tree = read(treebank, f"(S {deep} (VP (VBZ b)))")
+    tree = read(f"(S {deep} (VP (VBZ b)))")
     names = example.numbered(treebank.symbols_of(tree))
     assert names[:3] == ["(S 0", "(NP 1", "(NP 2"]
     assert names[8:11] == ["(NP 0", "(NP 1", "NN 0"]
     assert names[-4:] == ["(VP 1", "VBZ 1", ")VP 1", ")S 0"]
 
 
-def test_a_constituent_has_the_label_of_its_opening_bracket(treebank):
-    example = load("parsing")
-    vocabulary = example.Vocabulary.learn([read(treebank, DOG)])
+def test_a_constituent_has_the_label_of_its_opening_bracket():
+    vocabulary = example.Vocabulary.learn([read(DOG)])
     symbols = ["(S", "(NP", "DT", "NN", ")VP", "(VP", "VBZ", ")NP", ".", ")S"]
     found = vocabulary.symbols_of(vocabulary.ids([symbols])[0])
-    assert found == treebank.symbols_of(read(treebank, DOG))
+    assert found == treebank.symbols_of(read(DOG))
     assert vocabulary.symbols_of(vocabulary.ids([[")S", "DT"]])[0]) == [
         ")S",
         "DT",
     ]
 
 
-@pytest.mark.programs
 def test_parsing_learns_a_small_grammar(tmp_path, monkeypatch, capsys):
-    example = load("parsing")
     small = {"d_model": 32, "num_heads": 2, "d_ff": 64, "dropout_rate": 0.0}
     small |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
     monkeypatch.setattr(example, "SHAPE", {**example.SHAPE, **small})

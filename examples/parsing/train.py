@@ -8,7 +8,7 @@ parts of speech are numbered, so that the decoder knows at which word it is, and
 brackets by their depth, so that it knows which one is to be closed.
 
     pip install matplotlib
-    python examples/parsing.py TRAIN DEVELOPMENT FOLDER
+    python examples/parsing/train.py TRAIN DEVELOPMENT FOLDER
 
 TRAIN and DEVELOPMENT are files or folders of trees in Penn brackets, such as
 those of the CRAFT treebank. The program trains, prints how well the trees of
@@ -48,6 +48,7 @@ except ImportError as error:
     raise ImportError(
         "The picture needs matplotlib. Install it: pip install matplotlib"
     ) from error
+from balanced_trees import BalancedTrees
 from treebank import (
     bracket_scores,
     is_balanced,
@@ -59,7 +60,6 @@ from treebank import (
 )
 
 from keras_transformer import (
-    BalancedTrees,
     LabelSmoothedCrossEntropy,
     TokenAccuracy,
     TokenLoss,
@@ -377,8 +377,10 @@ class Parser:
 
     def __init__(self, model, vocabulary, beam_size, balanced):
         self.vocabulary, self.beam_size = vocabulary, beam_size
-        barred = [PAD, UNKNOWN, START]
-        weights = inference_weights(model, resolve_dtype("auto"), barred)
+        suppressed_ids = [PAD, UNKNOWN, START]
+        weights = inference_weights(
+            model, resolve_dtype("auto"), suppressed_ids
+        )
         self.model = InferenceModel(model.config, weights)
         self.trees = vocabulary.balanced_trees() if balanced else None
         vectors = tf.TensorSpec([None, None, model.config.source_features])
@@ -407,20 +409,29 @@ class Parser:
         """Returns the ids `(B, T)` of the best hypotheses."""
         model, beam_size = self.model, self.beam_size
         words = tf.math.count_nonzero(mask, axis=1, dtype=tf.int32)
-        limits = words + EXTRA_LENGTH
+        max_lengths = words + EXTRA_LENGTH
         cache = model.empty_cache(model.encode(vectors, mask), beam_size)
 
         def step(tokens, cache, index):
             return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
 
-        reorder, keep = model.reorder, model.keep
+        reorder_cache, select_rows = model.reorder, model.keep
         if self.trees is not None:
-            words, rows = (tf.repeat(x, beam_size) for x in (words, limits))
+            words, rows = (
+                tf.repeat(x, beam_size) for x in (words, max_lengths)
+            )
             cache = self.trees.cache(cache, words, rows)
-            step, reorder = self.trees.wrap(step), self.trees.reorder(reorder)
-            keep = self.trees.keep(keep, beam_size)
+            step = self.trees.wrap(step)
+            reorder_cache = self.trees.reorder_cache(reorder_cache)
+            select_rows = self.trees.select_rows(select_rows, beam_size)
         ids, _ = beam_search(
-            step, cache, limits, beam_size, ALPHA, reorder=reorder, keep=keep
+            step,
+            cache,
+            max_lengths,
+            beam_size,
+            ALPHA,
+            reorder_cache=reorder_cache,
+            select_rows=select_rows,
         )
         return ids[:, 0]
 

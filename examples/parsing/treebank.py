@@ -1,7 +1,7 @@
 """Trees of a treebank: reading, preparing, writing as symbols, scoring.
 
 A tree is a tuple of a label and its children; a word is a tuple of its tag and
-a string. `parsing.py` uses this module.
+a string. `train.py` uses this module.
 """
 
 import collections

@@ -26,12 +26,12 @@ class BalancedTrees:
     an opening and a closing bracket for each constituent and one token for each
     word. The brackets match by their labels, no constituent is empty, one
     constituent holds all others, there is a token for every word, and the tree
-    is complete within the limit.
+    is complete within the maximum length.
 
     `wrap` makes a step function of another one; it serves `beam_search`,
-    `greedy_search` and `sample`, without `minima` or `prefix`, which may force
-    what is no tree. The probabilities of the tokens that a step allows add up
-    to 1.
+    `greedy_search` and `sample`, without `min_lengths` or `prefix`: they may
+    force what is no tree. The probabilities of the tokens that a step allows
+    add up to 1.
 
     Example:
 
@@ -40,8 +40,8 @@ class BalancedTrees:
     >>> def step(tokens, cache, index):  # has no preference
     ...     return np.zeros((len(tokens), 7), "float32"), cache
     >>> trees = BalancedTrees(openings=[4], closings=[5], words=[6])
-    >>> cache = trees.cache({}, word_counts=[2], limits=[5])
-    >>> ids, _ = greedy_search(trees.wrap(step), cache, limits=[5])
+    >>> cache = trees.cache({}, word_counts=[2], max_lengths=[5])
+    >>> ids, _ = greedy_search(trees.wrap(step), cache, max_lengths=[5])
     >>> print(np.asarray(ids))
     [[4 6 6 5 3]]
 
@@ -101,7 +101,7 @@ class BalancedTrees:
         self.max_depth = max_depth
 
     def cache(
-        self, cache: Cache, word_counts: KerasTensor, limits: KerasTensor
+        self, cache: Cache, word_counts: KerasTensor, max_lengths: KerasTensor
     ) -> Cache:
         """Returns the cache for a search with the wrapped step function.
 
@@ -109,8 +109,8 @@ class BalancedTrees:
             cache: the cache of the step function that is wrapped.
             word_counts: integers `(N,)`, how many words each row has. A row
                 without words has an empty sequence.
-            limits: integers `(N,)`, the limits of the search. A tree needs at
-                least three tokens more than it has words; where the limit is
+            max_lengths: integers `(N,)`, those of the search. A tree needs at
+                least three tokens more than it has words; where the maximum is
                 smaller, the sequence is empty.
         """
         rest = ops.cast(word_counts, "int32")
@@ -120,7 +120,7 @@ class BalancedTrees:
             "depth": ops.zeros_like(rest),
             "read": ops.zeros_like(rest),  # how many words have a token
             "rest": rest,  # how many words are still to come
-            "limits": ops.cast(limits, "int32"),
+            "max_lengths": ops.cast(max_lengths, "int32"),
         }
         return {"model": cache, "tree": tree}
 
@@ -140,11 +140,11 @@ class BalancedTrees:
 
         return step
 
-    def reorder(
-        self, reorder: Callable[[Cache, KerasTensor], Cache]
+    def reorder_cache(
+        self, reorder_cache: Callable[[Cache, KerasTensor], Cache]
     ) -> Callable[[Cache, KerasTensor], Cache]:
-        """Returns the `reorder` of `beam_search` for a step function that has
-        one of its own."""
+        """Returns the `reorder_cache` of `beam_search` for a step function that
+        has one of its own."""
 
         def reordered(cache, beams):
             batch, beam_size = ops.shape(beams)
@@ -155,26 +155,31 @@ class BalancedTrees:
                 return ops.reshape(batched_take(x, beams), (-1, *shape))
 
             tree = {name: of_beams(x) for name, x in cache["tree"].items()}
-            return {"model": reorder(cache["model"], beams), "tree": tree}
+            return {"model": reorder_cache(cache["model"], beams), "tree": tree}
 
         return reordered
 
-    def keep(
-        self, keep: Callable[[Cache, KerasTensor], Cache], beam_size: int
+    def select_rows(
+        self,
+        select_rows: Callable[[Cache, KerasTensor], Cache],
+        beam_size: int,
     ) -> Callable[[Cache, KerasTensor], Cache]:
-        """Returns the `keep` of `beam_search` for a step function that has one
-        of its own."""
+        """Returns the `select_rows` of `beam_search` for a step function that
+        has one of its own."""
 
-        def kept(cache, sentences):
+        def selected(cache, sentences):
             def of_sentences(x):
                 shape = ops.shape(x)[1:]
                 x = ops.reshape(x, (-1, beam_size, *shape))
                 return ops.reshape(ops.take(x, sentences, axis=0), (-1, *shape))
 
             tree = {name: of_sentences(x) for name, x in cache["tree"].items()}
-            return {"model": keep(cache["model"], sentences), "tree": tree}
+            return {
+                "model": select_rows(cache["model"], sentences),
+                "tree": tree,
+            }
 
-        return kept
+        return selected
 
     def _after(self, tokens, tree):
         """Returns the tree after one more token of each row."""
@@ -193,7 +198,7 @@ class BalancedTrees:
             "depth": ops.maximum(depth + change, 0),
             "read": tree["read"] + word,
             "rest": tree["rest"] - word,
-            "limits": tree["limits"],
+            "max_lengths": tree["max_lengths"],
         }
 
     def _allowed(self, tokens, tree, index, width):
@@ -208,7 +213,7 @@ class BalancedTrees:
         depth, rest = tree["depth"], tree["rest"]
         is_open, has_words = depth > 0, rest > 0
         # A tree still needs its words, its closings and the end token.
-        spare = tree["limits"] - index - (rest + depth + 1)
+        spare = tree["max_lengths"] - index - (rest + depth + 1)
         opens = has_words & (is_open | ops.equal(index, 0))
         opens = opens & (depth < self.max_depth) & (spare >= 2)
         continues = has_words & is_open

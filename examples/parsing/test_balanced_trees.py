@@ -2,18 +2,15 @@
 
 import keras
 import numpy as np
-import paper
 import pytest
+from balanced_trees import BalancedTrees
 from keras import ops
 
-from keras_transformer import (
-    BalancedTrees,
-    beam_search,
-    greedy_search,
-    sample,
-)
+from keras_transformer import beam_search, greedy_search, sample
+from keras_transformer.ids import END
 
-END = 3
+pytestmark = pytest.mark.programs
+
 OPENINGS, CLOSINGS, WORDS = (4, 5), (7, 6), (8, 9)
 V = 10
 TREES = BalancedTrees(OPENINGS, CLOSINGS, WORDS, max_depth=4)
@@ -130,7 +127,7 @@ def test_a_wide_beam_finds_all_trees(seed):
                 allowed = {s[i] for s in every if s[:i] == sequence[:i]}
                 allowed = sorted(allowed)
                 logits = model.table[row, before, allowed].astype("float64")
-                chances = paper.softmax(logits)
+                chances = np.exp(logits - np.logaddexp.reduce(logits))
                 total += np.log(chances[allowed.index(token)])
                 before = token
             expected[sequence] = total
@@ -190,7 +187,7 @@ def test_the_start_token_may_be_any_number():
     search = greedy_search(
         trees.wrap(lambda tokens, *cache: (np.zeros((1, 6)), cache[0])),
         trees.cache({}, [2], [5]),
-        limits=[5],
+        max_lengths=[5],
         start_id=2,
     )
     assert ops.convert_to_numpy(search[0]).tolist() == [[2, 5, 5, 4, 3]]
@@ -198,13 +195,13 @@ def test_the_start_token_may_be_any_number():
 
 def test_sentences_that_are_kept_keep_their_trees():
     cache = TREES.cache({"row": np.arange(6)}, np.arange(6), np.arange(10, 16))
-    keep = TREES.keep(
+    keep = TREES.select_rows(
         lambda cache, sentences: {"row": ops.take(cache["row"], sentences)}, 2
     )
     kept = keep(cache, ops.convert_to_tensor([2, 0]))
     found = {name: ops.convert_to_numpy(x) for name, x in kept["tree"].items()}
     assert found["rest"].tolist() == [4, 5, 0, 1]
-    assert found["limits"].tolist() == [14, 15, 10, 11]
+    assert found["max_lengths"].tolist() == [14, 15, 10, 11]
     assert found["labels"].shape == (4, 4)
     assert ops.convert_to_numpy(kept["model"]["row"]).tolist() == [2, 0]
 
@@ -221,7 +218,11 @@ def test_an_own_order_of_the_beams_is_obeyed():
     start = model.start([2, 3], limits, 3)
     expected = beam_search(TREES.wrap(model.step), start, limits, 3)
     found = beam_search(
-        TREES.wrap(model.step), start, limits, 3, reorder=TREES.reorder(reorder)
+        TREES.wrap(model.step),
+        start,
+        limits,
+        3,
+        reorder_cache=TREES.reorder_cache(reorder),
     )
     assert calls
     for one, other in zip(found, expected, strict=True):
