@@ -9,6 +9,7 @@ for each source piece, C common pieces, L pieces of a sentence's list.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ import tensorflow as tf
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data.batches import TrainingPairs, take_slices
 from keras_transformer.ids import END, PAD
+from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.model import Transformer
 from keras_transformer.validation import checked_integer
 
 COMMON = 100  # the most frequent target pieces are in every list
@@ -86,10 +90,6 @@ class Shortlist:
         likely[source[is_kept], ranks[is_kept]] = target[is_kept]
         return cls(likely, common.astype(np.int32))
 
-    def tensors(self) -> dict[str, tf.Tensor]:
-        """Returns both arrays as tensors, by name."""
-        return {name: tf.constant(array) for name, array in vars(self).items()}
-
 
 def _affordable(pairs, rows):
     """Returns how many of the rows have at most `MAX_LINKS` links."""
@@ -124,6 +124,47 @@ def _model_1(pairs, target_vocab_size):
         counts = np.bincount(links, weights)
         probabilities = counts / np.bincount(sources, counts)[sources]
     return sources, targets, probabilities
+
+
+class ShortlistDecoding(Decoding):
+    """Decodes by beam search among the likely pieces of each sentence.
+
+    Args:
+        shortlist: a `Shortlist`.
+    """
+
+    def __init__(self, shortlist: Shortlist):
+        self.shortlist = shortlist
+
+    def weights(
+        self, model: Transformer, dtype: str, suppressed_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """Returns the weights, with the arrays of the shortlist."""
+        weights = super().weights(model, dtype, suppressed_ids)
+        arrays = vars(self.shortlist).items()
+        shortlist = {name: tf.constant(array) for name, array in arrays}
+        return {**weights, "shortlist": shortlist}
+
+    def model(
+        self, config: TransformerConfig, weights: dict[str, Any]
+    ) -> "ShortlistedModel":
+        """Returns the model that steps over shortlists."""
+        return ShortlistedModel(config, weights)
+
+    def search(
+        self,
+        model: Any,
+        memory: dict[str, Any],
+        max_lengths: tf.Tensor,
+        settings: SearchSettings,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Searches among the pieces of the lists, and returns their ids."""
+        numbers, scores = super().search(
+            model, memory, max_lengths, settings, beam_size, alpha
+        )
+        return model.pieces(numbers, memory), scores
 
 
 class ShortlistedModel(InferenceModel):
