@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_transformer.cli.arguments import option_of, options_of, settings_of
+from keras_transformer.cli.options import option_of, options_of, settings_of
 from keras_transformer.serve.settings import RaySettings, ServeSettings
 
 
