@@ -377,8 +377,10 @@ class Parser:
 
     def __init__(self, model, vocabulary, beam_size, balanced):
         self.vocabulary, self.beam_size = vocabulary, beam_size
-        barred = [PAD, UNKNOWN, START]
-        weights = inference_weights(model, resolve_dtype("auto"), barred)
+        suppressed_ids = [PAD, UNKNOWN, START]
+        weights = inference_weights(
+            model, resolve_dtype("auto"), suppressed_ids
+        )
         self.model = InferenceModel(model.config, weights)
         self.trees = vocabulary.balanced_trees() if balanced else None
         vectors = tf.TensorSpec([None, None, model.config.source_features])
@@ -413,7 +415,7 @@ class Parser:
         def step(tokens, cache, index):
             return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
 
-        reorder, keep = model.reorder, model.keep
+        reorder, keep = model.reorder_cache, model.select_rows
         if self.trees is not None:
             words, rows = (tf.repeat(x, beam_size) for x in (words, limits))
             cache = self.trees.cache(cache, words, rows)

@@ -17,11 +17,11 @@ from keras_transformer.data.options import Preparation
 from keras_transformer.data.preparation import prepare
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.lines import translate_lines
-from keras_transformer.integrations.beam import translate
-from keras_transformer.integrations.beam.pipeline import run_pipeline
-from keras_transformer.integrations.beam.prepare import prepare_on_beam
-from keras_transformer.integrations.beam.translate import (
+from keras_transformer.integrations import beam as pipelines
+from keras_transformer.integrations.beam import (
     TranslationHandler,
+    prepare_on_beam,
+    run_pipeline,
     translate_file,
 )
 
@@ -96,7 +96,7 @@ def source(tmp_path, lines):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(translate, "CHUNK", 5)
+    monkeypatch.setattr(pipelines, "CHUNK", 5)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -127,14 +127,14 @@ def test_a_line_may_have_any_bytes(exported, tmp_path):
 def test_a_line_that_fails_is_kept_apart(
     exported, source, tmp_path, lines, translations, monkeypatch
 ):
-    translate_all = translate.translate_lines
+    translate_all = pipelines.translate_lines
 
     def fails(function, some, batch_size):
         if lines[7] in some:
             raise RuntimeError("cannot be translated")
         return translate_all(function, some, batch_size)
 
-    monkeypatch.setattr(translate, "translate_lines", fails)
+    monkeypatch.setattr(pipelines, "translate_lines", fails)
     target = tmp_path / "translations"
     assert translate_file(exported, source, target, OPTIONS) == 1
     translations[7] = ""
@@ -152,7 +152,7 @@ def test_a_stopped_translation_goes_on(
     exported, source, tmp_path, translations, monkeypatch
 ):
     """Parts that are complete are not translated again."""
-    write, written = translate._write, []
+    write, written = pipelines._write, []
 
     def stops(folder, number, *rest):
         if len(written) == 2:
@@ -162,7 +162,7 @@ def test_a_stopped_translation_goes_on(
 
     target = tmp_path / "translations"
     with monkeypatch.context() as patch:
-        patch.setattr(translate, "_write", stops)
+        patch.setattr(pipelines, "_write", stops)
         with pytest.raises(Exception, match="No space left"):
             translate_file(exported, source, target, OPTIONS)
     assert not target.exists()
@@ -172,7 +172,7 @@ def test_a_stopped_translation_goes_on(
         again.append(number)
         write(folder, number, *rest)
 
-    monkeypatch.setattr(translate, "_write", counted)
+    monkeypatch.setattr(pipelines, "_write", counted)
     translate_file(exported, source, target, OPTIONS)
     assert read_lines(target) == translations
     assert sorted([*written, *again]) == [0, 1, 2, 3, 4]
@@ -184,7 +184,7 @@ def test_parts_of_another_file_are_not_used(
 ):
     parts = tmp_path / ".translations.parts"
     parts.mkdir()
-    translate._write(parts, 0, ["of another file"], {})
+    pipelines._write(parts, 0, ["of another file"], {})
     target = tmp_path / "translations"
     translate_file(exported, source, target, OPTIONS)
     assert read_lines(target) == translations

@@ -39,7 +39,7 @@ def test_help_names_every_command(capsys):
         command.main(["--help"])
     assert exit_.value.code == 0
     out = capsys.readouterr().out
-    for name in commands.COMMANDS:
+    for name in command_line.command_line().commands:
         assert name in out
         with pytest.raises(SystemExit):
             command.main([name, "--help"])
@@ -180,7 +180,7 @@ def test_options_of_a_runner_need_a_runner(capsys):
     given = command_line.parse(
         ["prepare", "a", "b", "--runner", "X", "--", "--x=1", "--y"]
     )
-    assert given["runner_options"] == ["--x=1", "--y"]
+    assert given["passed_on"] == ["--x=1", "--y"]
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_a_backend_that_is_missing_is_named_with_the_one_to_take(
             raise ImportError(f"{name} is missing.", name=name)
 
         monkeypatch.setenv("KERAS_BACKEND", backend)
-        monkeypatch.setitem(command.COMMANDS, "translate", imports)
+        monkeypatch.setattr(commands, "translate", imports)
         status, captured = run_command(capsys, "translate", "model")
         assert status == 1
         assert expected in captured.err
@@ -361,7 +361,9 @@ def test_an_export_that_learns_needs_the_prepared_corpus(
 ):
     corpora = []
     monkeypatch.setattr(
-        saved_model, "export", lambda run, *_: corpora.append(run.recipe.corpus)
+        saved_model,
+        "export",
+        lambda run, path, shortlist=None: corpora.append(run.recipe.corpus),
     )
     there = tmp_path / "there"
     prepare(recipe.corpus, tmp_path / "here", Preparation(vocab_size=400))
@@ -593,7 +595,7 @@ def test_sigterm_removes_what_is_half_written(tmp_path):
     code = """if True:
         import sys, time
         from keras_transformer.atomic_files import folder_aside
-        from keras_transformer.cli import main
+        from keras_transformer.cli import commands, main
 
         def write(given):
             with folder_aside(given["path"]) as aside:
@@ -601,7 +603,7 @@ def test_sigterm_removes_what_is_half_written(tmp_path):
                 print("begun", flush=True)
                 time.sleep(100)
 
-        main.COMMANDS["evaluate"] = write
+        commands.evaluate = write
         sys.argv = ["keras-transformer", "evaluate", "new/1"]
         sys.argv += ["--source=x", "--reference=x"]
         sys.exit(main.run())
@@ -638,14 +640,13 @@ def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "RUN", "x/1", "--quantization", "int8"], "--quantization"),
         (
             ["export", "RUN", "x", "--format=ctranslate2", "--alpha=1"],
             "`--format ctranslate2` .* --alpha",
         ),
         (
-            ["export", "RUN", "x", "--format=ctranslate2", "--dtype=float32"],
-            "--dtype",
+            ["export", "RUN", "x", "--format=marian", "--dtype=float32"],
+            "`--format marian` .* --dtype",
         ),
         (
             ["translate", "MODEL", "--explain", "x.png", "--beam-size=-3"],
@@ -653,7 +654,7 @@ def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
         ),
         (
             ["translate", "MODEL", "--explain=x.png", "--target", "out"],
-            "`--explain` .* --target",
+            "`translate without --runner` .* --target",
         ),
     ],
 )

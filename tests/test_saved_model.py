@@ -19,7 +19,7 @@ from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference import evaluation
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.translator import Translator, explained
+from keras_transformer.inference.translator import Translator
 from keras_transformer.training.models import load_model
 
 pytestmark = pytest.mark.usefixtures("optimized_graphs")
@@ -333,11 +333,8 @@ def test_an_explanation_is_as_long_as_the_longest_translation(run):
     translator = Translator(model, tokenizer, run.target_tokenizer)
     source = tf.constant([[9, 8, 3], [7, 3, 0], [3, 0, 0]])
     target = tf.constant([[5, 3, 0, 0, 0], [6, 7, 3, 0, 0], [4, 4, 4, 4, 3]])
-    found = explained(
-        translator.inference_model(),
-        *(tokenizer, run.target_tokenizer, source, target),
-        blank=tf.constant([False, False, True]),
-    )
+    blank = tf.constant([False, False, True])
+    found = translator._with_attention(source, target, blank)
     assert found["target_pieces"].shape == (3, 3)
     assert found["attention"].shape[3] == 3
     assert found["target_pieces"].numpy()[1].all()

@@ -22,7 +22,7 @@ from keras_transformer.export.saved_translator import (
     check_intact,
 )
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.shortlist import Shortlist
+from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
 from keras_transformer.inference.translator import Translator
 from keras_transformer.search.next_token import most_probable
 
@@ -74,8 +74,10 @@ def test_the_list_of_operations_is_exactly_what_exports_use(
         run.source_tokenizer,
         run.target_tokenizer,
         SearchSettings(beam_size=1),  # greedy search has its own graph
-        shortlist=Shortlist(
-            np.zeros((size, 3), np.int32), np.arange(100, dtype=np.int32)
+        ShortlistDecoding(
+            Shortlist(
+                np.zeros((size, 3), np.int32), np.arange(100, dtype=np.int32)
+            )
         ),
     )
     saved_model.write(translator, tmp_path / "other", "bfloat16")
