@@ -29,7 +29,9 @@ from keras_transformer.integrations.beam import (
 OPTIONS = ["--runner=DirectRunner", "--direct_running_mode=in_memory"]
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "shared", [True, pytest.param(False, marks=pytest.mark.programs)]
+)
 def test_a_pipeline_prepares_the_same_bytes(
     corpus, tmp_path, monkeypatch, shared
 ):
@@ -62,14 +64,25 @@ def test_a_pipeline_prepares_the_same_bytes(
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lines(corpus):
     return [*read_lines(corpus / "test.en")[:19], "", "One.", "One."]
 
 
+@pytest.fixture(scope="module")
+def loaded(exported):
+    return SavedTranslator(exported)
+
+
+@pytest.fixture(scope="module")
+def translations(loaded, lines):
+    return translate_lines(loaded.translate, lines)
+
+
 @pytest.fixture
-def translations(exported, lines):
-    return translate_lines(SavedTranslator(exported).translate, lines)
+def shared_model(loaded, monkeypatch):
+    """Lets pipelines share a model, which takes seconds to load."""
+    monkeypatch.setattr(pipelines, "SavedTranslator", lambda path: loaded)
 
 
 def test_the_handler_translates_in_a_pipeline(exported, lines, translations):
@@ -99,7 +112,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(pipelines, "CHUNK", 5)
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "shared_model")
 def test_a_file_is_translated_in_order(
     exported, source, tmp_path, translations
 ):
@@ -111,19 +124,20 @@ def test_a_file_is_translated_in_order(
         translate_file(exported, source, target, OPTIONS)
 
 
-def test_a_line_may_have_any_bytes(exported, tmp_path):
+@pytest.mark.usefixtures("shared_model")
+def test_a_line_may_have_any_bytes(exported, loaded, tmp_path):
     """As where `translate` reads its standard input."""
     source, target = tmp_path / "lines", tmp_path / "translations"
     lines = [b"One.", b"bad \xff byte", b"room 7"]
     source.write_bytes(b"\n".join(lines) + b"\n")
     assert translate_file(exported, source, target, OPTIONS) == 0
-    expected = SavedTranslator(exported).translate(lines)["translation"]
+    expected = loaded.translate(lines)["translation"]
     assert [line.encode() for line in read_lines(target)] == list(
         expected.numpy()
     )
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "shared_model")
 def test_a_line_that_fails_is_kept_apart(
     exported, source, tmp_path, lines, translations, monkeypatch
 ):
@@ -147,7 +161,7 @@ def test_a_line_that_fails_is_kept_apart(
     }
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "shared_model")
 def test_a_stopped_translation_goes_on(
     exported, source, tmp_path, translations, monkeypatch
 ):
@@ -178,7 +192,7 @@ def test_a_stopped_translation_goes_on(
     assert sorted([*written, *again]) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "shared_model")
 def test_parts_of_another_file_are_not_used(
     exported, source, tmp_path, translations
 ):
@@ -207,6 +221,7 @@ def test_a_damaged_export_is_refused_before_the_pipeline(
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.programs
 def test_a_pipeline_whose_worker_is_killed_runs_again(tmp_path, capsys):
     """DirectRunner alone would wait for the worker for ever."""
     names = [str(tmp_path / str(number)) for number in range(7)]

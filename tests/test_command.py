@@ -26,7 +26,6 @@ from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.export import saved_model, saved_translator
 from keras_transformer.training import checkpoints
 from keras_transformer.training.new_run import start_run
-from keras_transformer.training.run import open_run
 
 
 def run_command(capsys, *arguments):
@@ -169,14 +168,14 @@ def test_a_prepared_corpus_is_trained_on(corpus, tmp_path, capsys):
     tune = [*train, "--initial-run", run]
     tune[tune.index(folder)], tune[tune.index(run)] = other, run + "-2"
     tune += ["--max-length=256"]
-    status, captured = run_command(capsys, *tune)
-    assert status == 0, captured.err
+    tuned = run_of(command_line.parse(tune), worker=0)
+    assert tuned.recipe.initial_run == run
 
 
 def test_options_of_a_runner_need_a_runner(capsys):
     with pytest.raises(SystemExit):
         command.main(["prepare", "a", "b", "--", "--direct_num_workers=2"])
-    assert "are for a `--runner`" in capsys.readouterr().err
+    assert "are for `--runner`" in capsys.readouterr().err
     given = command_line.parse(
         ["prepare", "a", "b", "--runner", "X", "--", "--x=1", "--y"]
     )
@@ -345,6 +344,7 @@ def test_another_corpus_than_that_of_the_run_is_refused(run, tmp_path):
             command_()
 
 
+@pytest.mark.programs
 def test_a_run_is_trained_where_standard_output_is_closed(
     run, tmp_path, monkeypatch
 ):
@@ -447,6 +447,7 @@ def test_a_failing_command_prints_one_line(tmp_path):
     assert r"2\xb3\xb2" in lines[0]
 
 
+@pytest.mark.usefixtures("unscored")
 def test_the_command_that_started_a_run_also_resumes_it(run, capsys):
     """A job that restarts after a failure repeats all options, and --resume."""
     recipe = run.recipe
@@ -468,17 +469,16 @@ def test_the_command_that_started_a_run_also_resumes_it(run, capsys):
     assert "Nothing to do" in captured.out
 
 
-@pytest.mark.usefixtures("unscored")
 def test_a_resumed_run_keeps_its_own_shape(corpus, tmp_path, capsys):
     """Starts and resumes a run whose shape differs from that of its preset."""
     shape = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 17}
     command = ["train", "--resume", "--out", tmp_path / "run"]
     command += ["--corpus", corpus, "--vocab-size", 400, "--steps", 1]
     options = [f"--{x.replace('_', '-')}={n}" for x, n in shape.items()]
+    given = command_line.parse([str(x) for x in [*command, *options]])
     for _ in range(2):
-        assert run_command(capsys, *command, *options)[0] == 0
-    config = open_run(tmp_path / "run").config
-    assert shape.items() <= config.to_dict().items()
+        run = run_of(given, worker=0)
+        assert shape.items() <= run.config.to_dict().items()
     for other, message in (
         (["--preset", "base"], "--preset base, the run has another shape"),
         (["--d-ff", 19], "--d-ff 19, the run has 17"),
@@ -488,6 +488,7 @@ def test_a_resumed_run_keeps_its_own_shape(corpus, tmp_path, capsys):
         assert message in captured.err
 
 
+@pytest.mark.usefixtures("unscored")
 def test_weights_can_be_chosen_again(run, tmp_path, capsys):
     shutil.copytree(run.folder, tmp_path / "run")
     status, captured = run_command(
@@ -577,7 +578,7 @@ def test_threads_that_others_left_do_not_keep_the_process():
         from keras_transformer.cli import main
 
         threading.Thread(target=threading.Event().wait).start()
-        sys.argv = ["keras-transformer", "translate", "nowhere"]
+        sys.argv = ["keras-transformer", "export", "--nothing"]
         sys.exit(main.run())
     """
     result = subprocess.run(
@@ -587,8 +588,8 @@ def test_threads_that_others_left_do_not_keep_the_process():
         timeout=100,
         stdin=subprocess.DEVNULL,
     )
-    assert (result.returncode, result.stdout) == (1, "")
-    assert "nowhere" in result.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "required: RUN, FOLDER" in result.stderr
 
 
 def test_sigterm_removes_what_is_half_written(tmp_path):

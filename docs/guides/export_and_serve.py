@@ -318,10 +318,10 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 # sentence of a batch holds its own part of the projection: 64 sentences of
 # `base` with 8,000 likely pieces each take a gigabyte or two.
 #
-# `export --beam-size 1 --block-size 4` writes a greedy model that reads four
-# pieces at a step: one that is certain and three proposals. It first learns to
-# propose, which can take as long as some thousand steps of training. But for
-# rounding, the translations are those of greedy search. This is for requests of
+# `export --beam-size 1 --draft-tokens 3` writes a greedy model that reads four
+# pieces at a step: one that is certain and three drafts. It first trains the
+# draft head, which can take as long as some thousand steps of training. Except
+# for rounding, the translations are those of greedy search. This is for requests of
 # one sentence: in large batches the plain greedy search is faster.
 #
 # `translate` and `evaluate` cut `--batch-size` lines among the cores, at least
@@ -333,10 +333,10 @@ np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 #
 # This command writes the same weights for
 # [CTranslate2](https://github.com/OpenNMT/CTranslate2), which
-# `pip install '.[text,ctranslate2]'` brings; `--quantization` is optional:
+# `pip install '.[text,ctranslate2]'` brings; `--dtype` is optional:
 #
 # ```
-# keras-transformer export RUN FOLDER --format ctranslate2 --quantization int8
+# keras-transformer export RUN FOLDER --format ctranslate2 --dtype int8
 # ```
 #
 # The tests compare the probability of every token with that engine. CTranslate2

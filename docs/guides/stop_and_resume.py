@@ -158,7 +158,7 @@ for path in sorted(resumed.folder.rglob("*")):
 # | `initial/` | the weights of the other run that it began with, if any |
 # | `teacher/` | the whole model of that run, with `--teacher-weight` |
 # | `MODEL_CARD.md` | the card of an imported model |
-# | `proposals-K.npz` | what `export --block-size K` has learned to propose |
+# | `draft-head-N.npz` | the draft head that `export --draft-tokens N` has trained |
 # | `checkpoints/step-*.npz` | all state after a step |
 # | `checkpoints/validated.json` | the best validation so far, after each validation |
 # | `starts.jsonl` | a line for each start: versions, processor, dtype policy, devices, steps |

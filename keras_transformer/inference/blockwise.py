@@ -29,6 +29,13 @@ class BlockwiseDecoding(Decoding):
 
     With another beam size it is beam search, without drafts.
 
+    Example:
+
+    >>> from keras_transformer.inference import DraftHead
+    >>> from keras_transformer.training import open_run
+    >>> head = DraftHead.for_model(open_run("runs/demo").config, draft_tokens=3)
+    >>> decoding = BlockwiseDecoding(head)  # once the head is trained
+
     Args:
         draft_head: a trained `DraftHead`.
     """

@@ -21,6 +21,18 @@ class Decoding:
 
     It is the default of a `Translator`. Subclasses such as `BlockwiseDecoding`
     and `ShortlistDecoding` override what they do in another way.
+
+    Example:
+
+    >>> from keras_transformer.inference import Translator
+    >>> from keras_transformer.training import load_model, open_run
+    >>> run = open_run("runs/demo")
+    >>> translator = Translator(
+    ...     load_model(run),
+    ...     run.source_tokenizer,
+    ...     run.target_tokenizer,
+    ...     decoding=Decoding(),
+    ... )
     """
 
     def weights(

@@ -129,6 +129,13 @@ def _model_1(pairs, target_vocab_size):
 class ShortlistDecoding(Decoding):
     """Decodes by beam search among the likely pieces of each sentence.
 
+    Example:
+
+    >>> from keras_transformer.data import PreparedCorpus
+    >>> from keras_transformer.inference import Shortlist
+    >>> pairs = PreparedCorpus("runs/demo/data")
+    >>> decoding = ShortlistDecoding(Shortlist.learn(pairs, 300, 300, size=10))
+
     Args:
         shortlist: a `Shortlist`.
     """
