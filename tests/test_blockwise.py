@@ -13,8 +13,12 @@ from keras_transformer.data.batches import EncodedPairs, Rows
 from keras_transformer.export import saved_model
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.ids import END, START
-from keras_transformer.inference.blockwise import BlockwiseDecoding
+from keras_transformer.inference.blockwise import (
+    BlockwiseDecoding,
+    BlockwiseModel,
+)
 from keras_transformer.inference.draft_head import DraftHead
+from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
 from keras_transformer.training import draft_head
@@ -35,9 +39,10 @@ def random_head(config, draft_tokens, likely_pieces=None):
 
 
 def blockwise(model, head):
-    decoding = BlockwiseDecoding(head)
-    weights = decoding.weights(model, "float32", suppressed_ids=[0])
-    return decoding.model(model.config, weights)
+    arguments = model, "float32", [0]
+    weights = inference_weights(*arguments)
+    weights |= BlockwiseDecoding(head).own_weights(*arguments)
+    return BlockwiseModel(model.config, weights)
 
 
 def greedy(model, memory):
@@ -74,9 +79,7 @@ def test_it_finds_what_greedy_search_finds(config, draft_tokens, likely_pieces):
     assert model.draft_tokens == draft_tokens
     memory = model.encode(SOURCE)
     expected, expected_scores = greedy(model, memory)
-    found, scores = BlockwiseDecoding(head).search(
-        model, memory, LIMITS, SearchSettings(1), beam_size=1, alpha=0.0
-    )
+    found, scores = model.search(memory, LIMITS, SearchSettings(1), 1, 0.0)
     np.testing.assert_array_equal(found[:, 0], expected)
     np.testing.assert_allclose(scores[:, 0], expected_scores, atol=1e-5)
 

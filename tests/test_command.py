@@ -16,6 +16,7 @@ import types
 import pytest
 from conftest import SMALL, all_of_one_bleu
 
+from keras_transformer import integrations
 from keras_transformer.cli import arguments as command_line
 from keras_transformer.cli import commands
 from keras_transformer.cli import main as command
@@ -268,6 +269,51 @@ def test_a_backend_that_is_missing_is_named_with_the_one_to_take(
         status, captured = run_command(capsys, "translate", "model")
         assert status == 1
         assert expected in captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "extras"),
+    [
+        ("translate", "sentencex", "serve,text"),
+        ("translate", "apache_beam", "beam,text"),
+        ("export", "ctranslate2", "ctranslate2,text"),
+        ("import", "yaml", "marian,text"),
+        ("serve", "ray", "ray,serve,text"),
+        ("serve", "tensorflow", "serve,text"),
+        ("evaluate", "tensorflow", "text"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    name, missing, extras
+):
+    error = ImportError(f"No module named {missing!r}", name=missing)
+    line = command_line.command_line().commands[name]
+    expected = f"`{name}` needs more .*pip install '.\\[{extras}\\]'"
+    assert re.search(expected, command._missing(error, name, line))
+
+
+def test_an_export_format_is_a_function_and_a_line(
+    run, tmp_path, capsys, monkeypatch
+):
+    """The command refuses the options that the function does not take."""
+    monkeypatch.setitem(
+        integrations.EXPORT_FORMATS, "names", f"{__name__}:export_names"
+    )
+    arguments = ["export", run.folder, tmp_path / "new", "--format=names"]
+    status, captured = run_command(capsys, *arguments, "--dtype", "float8")
+    assert status == 0, captured.err
+    assert (tmp_path / "new").read_text() == f"{run.folder}, float8"
+    status, captured = run_command(
+        capsys, *arguments, "--shortlist=5", "--alpha=1"
+    )
+    assert status == 1
+    assert "`--format names` does not" in captured.err
+    assert "Received: --alpha, --shortlist." in captured.err
+
+
+def export_names(run, path, dtype="float32"):
+    pathlib.Path(path).write_text(f"{run.folder}, {dtype}")
+    return path
 
 
 def test_training_on_another_backend_is_refused_at_once(

@@ -16,11 +16,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.export import saved_model
 from keras_transformer.export import tensorflow_serving as serving
-from keras_transformer.export.files import SUMS
-from keras_transformer.export.saved_translator import (
-    SavedTranslator,
-    check_intact,
-)
+from keras_transformer.export.files import SUMS, check_intact
+from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
 from keras_transformer.inference.translator import Translator

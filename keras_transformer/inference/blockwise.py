@@ -4,12 +4,12 @@ Shapes: B batch, k block size, L length limit, T positions read so far, D
 d_model, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.config import TransformerConfig
 from keras_transformer.ids import END
 from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.draft_head import DraftHead
@@ -22,67 +22,6 @@ from keras_transformer.search.blockwise_search import blockwise_search
 from keras_transformer.search.constraints import length_penalty
 
 REJECTED = tf.int32.max  # the position of tokens that no other may see
-
-
-class BlockwiseDecoding(Decoding):
-    """Finds what greedy search finds, but for rounding, in fewer steps.
-
-    With another beam size it is beam search, without drafts.
-
-    Example:
-
-    >>> from keras_transformer.inference import DraftHead
-    >>> from keras_transformer.training import open_run
-    >>> head = DraftHead.for_model(open_run("runs/demo").config, draft_tokens=3)
-    >>> decoding = BlockwiseDecoding(head)  # once the head is trained
-
-    Args:
-        draft_head: a trained `DraftHead`.
-    """
-
-    def __init__(self, draft_head: DraftHead):
-        self.draft_head = draft_head
-
-    def weights(
-        self, model: Transformer, dtype: str, suppressed_ids: Sequence[int]
-    ) -> dict[str, Any]:
-        """Returns the weights, with those of the draft head."""
-        weights = super().weights(model, dtype, suppressed_ids)
-        drafts = draft_head_weights(
-            self.draft_head, model, dtype, suppressed_ids
-        )
-        return {**weights, "draft_head": drafts}
-
-    def model(
-        self, config: TransformerConfig, weights: dict[str, Any]
-    ) -> "BlockwiseModel":
-        """Returns the model that reads blocks of tokens."""
-        return BlockwiseModel(config, weights)
-
-    def search(
-        self,
-        model: Any,
-        memory: dict[str, Any],
-        max_lengths: tf.Tensor,
-        settings: SearchSettings,
-        beam_size: int | tf.Tensor,
-        alpha: float | tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Searches by blocks if the search is greedy."""
-        if not isinstance(beam_size, int) or beam_size > 1:
-            return super().search(
-                model, memory, max_lengths, settings, beam_size, alpha
-            )
-        ids, scores, _ = blockwise_search(
-            model.verify,
-            model.draft,
-            model.empty_block_cache(memory),
-            max_lengths,
-            1 + model.draft_tokens,
-        )
-        lengths = tf.argmax(tf.equal(ids, END), axis=1, output_type=tf.int32)
-        scores /= length_penalty(lengths + 1, alpha, settings.length_penalty)
-        return ids[:, None], scores[:, None]
 
 
 class BlockwiseModel(InferenceModel):
@@ -100,6 +39,30 @@ class BlockwiseModel(InferenceModel):
         # Columns that `widened` adds are fewer than D, which is 128 or more.
         width = self.weights["draft_head"]["start"]["kernel"].shape[1]
         return width // self.config.d_model
+
+    def search(
+        self,
+        memory: dict[str, Any],
+        max_lengths: tf.Tensor,
+        settings: SearchSettings,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Searches by blocks if the search is greedy."""
+        if not isinstance(beam_size, int) or beam_size > 1:
+            return super().search(
+                memory, max_lengths, settings, beam_size, alpha
+            )
+        ids, scores, _ = blockwise_search(
+            self.verify,
+            self.draft,
+            self.empty_block_cache(memory),
+            max_lengths,
+            1 + self.draft_tokens,
+        )
+        lengths = tf.argmax(tf.equal(ids, END), axis=1, output_type=tf.int32)
+        scores /= length_penalty(lengths + 1, alpha, settings.length_penalty)
+        return ids[:, None], scores[:, None]
 
     def empty_block_cache(self, memory: dict[str, Any]) -> dict[str, Any]:
         """Returns the cache before the first block.
@@ -209,3 +172,33 @@ class BlockwiseModel(InferenceModel):
         x = tf.reshape(x, [-1, self.config.d_model])
         x, _ = self._attend_to_memory(x, layer, memory, -1)
         return self._feed_forward(x, layer)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockwiseDecoding(Decoding):
+    """Finds what greedy search finds, except for rounding, in fewer steps.
+
+    With another beam size it is beam search, without drafts.
+
+    Example:
+
+    >>> from keras_transformer.inference import DraftHead
+    >>> from keras_transformer.training import open_run
+    >>> head = DraftHead.for_model(open_run("runs/demo").config, draft_tokens=3)
+    >>> decoding = BlockwiseDecoding(head)  # once the head is trained
+
+    Args:
+        draft_head: a trained `DraftHead`.
+    """
+
+    draft_head: DraftHead
+    model_class = BlockwiseModel
+
+    def own_weights(
+        self, model: Transformer, dtype: str, suppressed_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """Returns the weights of the draft head."""
+        weights = draft_head_weights(
+            self.draft_head, model, dtype, suppressed_ids
+        )
+        return {"draft_head": weights}

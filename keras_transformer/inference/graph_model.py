@@ -31,6 +31,8 @@ from keras_transformer.inference.graph_layers import (
     swap_axes,
     window_blocks,
 )
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.search.beam_search import beam_search
 
 
 class InferenceModel:
@@ -104,6 +106,43 @@ class InferenceModel:
             ],
             "attention_bias": attention_bias,
         }
+
+    def search(
+        self,
+        memory: dict[str, Any],
+        max_lengths: tf.Tensor,
+        settings: SearchSettings,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Searches the translations of encoded sources: section 6.1.
+
+        Args:
+            memory: from `encode`.
+            max_lengths: int32 `(B,)`, the maximum number of tokens of each
+                translation.
+            settings: settings of the search; beam size and α are given apart.
+            beam_size: K, an integer or scalar tensor.
+            alpha: α of the length penalty, a number or scalar tensor.
+
+        Returns:
+            Target ids `(B, K, T)`, best first, and float32 scores `(B, K)`.
+        """
+
+        def step(tokens, cache, index):
+            return self.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
+
+        return beam_search(
+            step,
+            self.empty_cache(memory, beam_size),
+            max_lengths,
+            beam_size,
+            alpha,
+            reorder=self.reorder_cache,
+            keep=self.select_rows,
+            formula=settings.length_penalty,
+            early_stopping=settings.early_stopping,
+        )
 
     def _layers_with_memory(self):
         """Returns the layers that attend to the memory."""

@@ -126,54 +126,6 @@ def _model_1(pairs, target_vocab_size):
     return sources, targets, probabilities
 
 
-class ShortlistDecoding(Decoding):
-    """Decodes by beam search among the likely pieces of each sentence.
-
-    Example:
-
-    >>> from keras_transformer.data import PreparedCorpus
-    >>> from keras_transformer.inference import Shortlist
-    >>> pairs = PreparedCorpus("runs/demo/data")
-    >>> decoding = ShortlistDecoding(Shortlist.learn(pairs, 300, 300, size=10))
-
-    Args:
-        shortlist: a `Shortlist`.
-    """
-
-    def __init__(self, shortlist: Shortlist):
-        self.shortlist = shortlist
-
-    def weights(
-        self, model: Transformer, dtype: str, suppressed_ids: Sequence[int]
-    ) -> dict[str, Any]:
-        """Returns the weights, with the arrays of the shortlist."""
-        weights = super().weights(model, dtype, suppressed_ids)
-        arrays = vars(self.shortlist).items()
-        shortlist = {name: tf.constant(array) for name, array in arrays}
-        return {**weights, "shortlist": shortlist}
-
-    def model(
-        self, config: TransformerConfig, weights: dict[str, Any]
-    ) -> "ShortlistedModel":
-        """Returns the model that steps over shortlists."""
-        return ShortlistedModel(config, weights)
-
-    def search(
-        self,
-        model: Any,
-        memory: dict[str, Any],
-        max_lengths: tf.Tensor,
-        settings: SearchSettings,
-        beam_size: int | tf.Tensor,
-        alpha: float | tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Searches among the pieces of the lists, and returns their ids."""
-        numbers, scores = super().search(
-            model, memory, max_lengths, settings, beam_size, alpha
-        )
-        return model.pieces(numbers, memory), scores
-
-
 class ShortlistedModel(InferenceModel):
     """Runs encoder and decoder, the decoder's steps over shortlists.
 
@@ -225,6 +177,20 @@ class ShortlistedModel(InferenceModel):
         is_new = tf.concat([is_first, is_new], axis=1)
         return tf.ragged.boolean_mask(every, is_new).to_tensor(PAD)
 
+    def search(
+        self,
+        memory: dict[str, Any],
+        max_lengths: tf.Tensor,
+        settings: SearchSettings,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Searches among the pieces of the lists, and returns their ids."""
+        numbers, scores = super().search(
+            memory, max_lengths, settings, beam_size, alpha
+        )
+        return self.pieces(numbers, memory), scores
+
     def step(
         self, tokens: tf.Tensor, cache: dict[str, Any], index: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, Any]]:
@@ -244,3 +210,29 @@ class ShortlistedModel(InferenceModel):
         logits = tf.matmul(x, kernel) + memory["bias"][:, None]
         length = tf.shape(kernel)[2]
         return tf.cast(tf.reshape(logits, [-1, length]), tf.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShortlistDecoding(Decoding):
+    """Decodes by beam search among the likely pieces of each sentence.
+
+    Example:
+
+    >>> from keras_transformer.data import PreparedCorpus
+    >>> from keras_transformer.inference import Shortlist
+    >>> pairs = PreparedCorpus("runs/demo/data")
+    >>> decoding = ShortlistDecoding(Shortlist.learn(pairs, 300, 300, size=10))
+
+    Args:
+        shortlist: a `Shortlist`.
+    """
+
+    shortlist: Shortlist
+    model_class = ShortlistedModel
+
+    def own_weights(
+        self, model: Transformer, dtype: str, suppressed_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """Returns the arrays of the shortlist."""
+        arrays = vars(self.shortlist).items()
+        return {"shortlist": {name: tf.constant(x) for name, x in arrays}}

@@ -11,6 +11,7 @@ from keras_transformer.data.tokenizer import Tokenizer, as_strings
 from keras_transformer.ids import END, PAD
 from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
 from keras_transformer.inference.punctuation import normalize_punctuation
 from keras_transformer.inference.search_settings import SearchSettings
@@ -43,8 +44,7 @@ class Translator:
         settings: settings of the search. Defaults to `SearchSettings()`.
         decoding: how to search: a `ShortlistDecoding` or `BlockwiseDecoding`.
             Defaults to `Decoding()`, beam search among all target pieces.
-        weights: weights of the decoding to use instead of those that it makes
-            of the model.
+        weights: weights to use instead of those of the model and the decoding.
 
     Raises:
         ValueError: if the vocabularies of a tokenizer and of the model differ
@@ -256,19 +256,14 @@ class Translator:
         if self.model.config.positions == "learned":
             max_lengths = tf.minimum(max_lengths, self.model.config.max_length)
         model = self.inference_model()
-        return self.decoding.search(
-            model,
-            model.encode(source),
-            max_lengths,
-            self.settings,
-            beam_size,
-            alpha,
+        return model.search(
+            model.encode(source), max_lengths, self.settings, beam_size, alpha
         )
 
     def inference_model(self) -> InferenceModel:
         """Returns the model that searches, on the weights."""
         weights = self.weights or self._weights()
-        return self.decoding.model(self.model.config, weights)
+        return self.decoding.model_class(self.model.config, weights)
 
     @property
     def max_pieces(self) -> int:
@@ -285,7 +280,10 @@ class Translator:
     def _weights(self, dtype="float32"):
         allow_unknown = self.settings.allow_unknown
         suppressed_ids = self.target_tokenizer.barred(allow_unknown)
-        return self.decoding.weights(self.model, dtype, suppressed_ids)
+        arguments = self.model, dtype, suppressed_ids
+        return inference_weights(*arguments) | self.decoding.own_weights(
+            *arguments
+        )
 
     def _with_attention(self, source, target, blank):
         """Returns translations with their pieces and attention.
