@@ -415,7 +415,7 @@ def test_an_export_needs_a_name_that_servers_accept(
             exported,
             path,
             dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns("assets.extra"),
+            ignore=shutil.ignore_patterns("assets.extra", SUMS),
         ),
     )
     path = saved_model.export(run, "2")

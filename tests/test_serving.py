@@ -336,7 +336,7 @@ def test_saved_model_cli_gives_the_same_translations(exported, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["check_operations", "write_extras", "_sums", "rename"]
+    "place", ["check_operations", "write_extras", "write_sums", "rename"]
 )
 def test_an_export_interrupted_anywhere_leaves_nothing(
     run, exported, tmp_path, monkeypatch, place
