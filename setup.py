@@ -26,7 +26,7 @@ TEXT = [
 
 SERVE = ["uvicorn>=0.30", "prometheus_client", "sentencex>=1.0.32"]
 RAY = ["ray[serve]>=2.60"]
-PRETRAINED = ["safetensors", "huggingface_hub", "pyyaml"]
+MARIAN = ["safetensors", "huggingface_hub", "pyyaml"]
 CTRANSLATE2 = ["ctranslate2>=4.5"]
 BEAM = ["apache-beam>=2.77"]
 PYTEST = ["pytest>=8"]
@@ -61,7 +61,7 @@ setup(
         "text": TEXT,
         "ctranslate2": CTRANSLATE2,  # the export to that engine
         "beam": BEAM,  # corpora past one machine
-        "pretrained": PRETRAINED,  # the import of models of others
+        "marian": MARIAN,  # the import of Marian models, such as OPUS-MT
         "serve": SERVE,  # the server; grpcio comes with `text`
         "ray": RAY,  # replicas on several machines for the server
         "dev": [
@@ -71,7 +71,7 @@ setup(
             *PYTEST,
             "pytest-xdist",
             "hypothesis>=6",
-            *PRETRAINED,
+            *MARIAN,
             *CTRANSLATE2,
             "ovmsclient",  # a client of servers that is not ours
             "jax",  # the layers without TensorFlow are tested on it

@@ -32,9 +32,9 @@ from keras_transformer.training import (
     Recipe,
     TrainingInterrupted,
     choose_weights,
-    learn_proposals,
     start_run,
     train,
+    train_draft_head,
 )
 from keras_transformer.training.models import with_other_depth
 
@@ -115,11 +115,11 @@ def test_an_unknown_activation_is_refused_before_the_corpus_is_read(
 
 def test_fractions_are_refused_before_anything_is_learned(run, capsys):
     for call in (
-        lambda: learn_proposals(run, 2, steps=1.5),
-        lambda: learn_proposals(run, 2.0),
+        lambda: train_draft_head(run, 2, steps=1.5),
+        lambda: train_draft_head(run, 2.0),
         lambda: choose_weights(run, 2.5),
         lambda: export(run, "m/1", shortlist=2.5),
-        lambda: export(run, "m/1", block_size=2.0),
+        lambda: export(run, "m/1", draft_tokens=2.0),
     ):
         with pytest.raises(ValueError, match="must be an integer"):
             call()

@@ -17,11 +17,11 @@ from keras_transformer.data.preparation import prepare
 from keras_transformer.data.text_files import read_lines
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.lines import translate_lines
-from keras_transformer.integrations.beam import translate
-from keras_transformer.integrations.beam.pipeline import run_pipeline
-from keras_transformer.integrations.beam.prepare import prepare_on_beam
-from keras_transformer.integrations.beam.translate import (
+from keras_transformer.integrations import beam as pipelines
+from keras_transformer.integrations.beam import (
     TranslationHandler,
+    prepare_on_beam,
+    run_pipeline,
     translate_file,
 )
 
@@ -29,7 +29,9 @@ from keras_transformer.integrations.beam.translate import (
 OPTIONS = ["--runner=DirectRunner", "--direct_running_mode=in_memory"]
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "shared", [True, pytest.param(False, marks=pytest.mark.programs)]
+)
 def test_a_pipeline_prepares_the_same_bytes(
     corpus, tmp_path, monkeypatch, shared
 ):
@@ -62,14 +64,25 @@ def test_a_pipeline_prepares_the_same_bytes(
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lines(corpus):
     return [*read_lines(corpus / "test.en")[:19], "", "One.", "One."]
 
 
+@pytest.fixture(scope="module")
+def loaded(exported):
+    return SavedTranslator(exported)
+
+
+@pytest.fixture(scope="module")
+def translations(loaded, lines):
+    return translate_lines(loaded.translate, lines)
+
+
 @pytest.fixture
-def translations(exported, lines):
-    return translate_lines(SavedTranslator(exported).translate, lines)
+def shared_model(loaded, monkeypatch):
+    """Lets pipelines share a model, which takes seconds to load."""
+    monkeypatch.setattr(pipelines, "SavedTranslator", lambda path: loaded)
 
 
 def test_the_handler_translates_in_a_pipeline(exported, lines, translations):
@@ -96,10 +109,10 @@ def source(tmp_path, lines):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(translate, "CHUNK", 5)
+    monkeypatch.setattr(pipelines, "CHUNK", 5)
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "shared_model")
 def test_a_file_is_translated_in_order(
     exported, source, tmp_path, translations
 ):
@@ -111,34 +124,35 @@ def test_a_file_is_translated_in_order(
         translate_file(exported, source, target, OPTIONS)
 
 
-def test_a_line_may_have_any_bytes(exported, tmp_path):
+@pytest.mark.usefixtures("shared_model")
+def test_a_line_may_have_any_bytes(exported, loaded, tmp_path):
     """As where `translate` reads its standard input."""
     source, target = tmp_path / "lines", tmp_path / "translations"
     lines = [b"One.", b"bad \xff byte", b"room 7"]
     source.write_bytes(b"\n".join(lines) + b"\n")
     assert translate_file(exported, source, target, OPTIONS) == 0
-    expected = SavedTranslator(exported).translate(lines)["translation"]
+    expected = loaded.translate(lines)["translation"]
     assert [line.encode() for line in read_lines(target)] == list(
         expected.numpy()
     )
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "shared_model")
 def test_a_line_that_fails_is_kept_apart(
     exported, source, tmp_path, lines, translations, monkeypatch
 ):
-    translate_all = translate.translate_lines
+    translate_all = pipelines.translate_lines
 
     def fails(function, some, batch_size):
         if lines[7] in some:
             raise RuntimeError("cannot be translated")
         return translate_all(function, some, batch_size)
 
-    monkeypatch.setattr(translate, "translate_lines", fails)
+    monkeypatch.setattr(pipelines, "translate_lines", fails)
     target = tmp_path / "translations"
     assert translate_file(exported, source, target, OPTIONS) == 1
-    translations[7] = ""
-    assert read_lines(target) == translations
+    expected = [*translations[:7], "", *translations[8:]]
+    assert read_lines(target) == expected
     (failure,) = read_lines(tmp_path / "translations.failed")
     assert json.loads(failure) == {
         "line": 8,
@@ -147,12 +161,12 @@ def test_a_line_that_fails_is_kept_apart(
     }
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "shared_model")
 def test_a_stopped_translation_goes_on(
     exported, source, tmp_path, translations, monkeypatch
 ):
     """Parts that are complete are not translated again."""
-    write, written = translate._write, []
+    write, written = pipelines._write, []
 
     def stops(folder, number, *rest):
         if len(written) == 2:
@@ -162,7 +176,7 @@ def test_a_stopped_translation_goes_on(
 
     target = tmp_path / "translations"
     with monkeypatch.context() as patch:
-        patch.setattr(translate, "_write", stops)
+        patch.setattr(pipelines, "_write", stops)
         with pytest.raises(Exception, match="No space left"):
             translate_file(exported, source, target, OPTIONS)
     assert not target.exists()
@@ -172,19 +186,19 @@ def test_a_stopped_translation_goes_on(
         again.append(number)
         write(folder, number, *rest)
 
-    monkeypatch.setattr(translate, "_write", counted)
+    monkeypatch.setattr(pipelines, "_write", counted)
     translate_file(exported, source, target, OPTIONS)
     assert read_lines(target) == translations
     assert sorted([*written, *again]) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_chunks", "shared_model")
 def test_parts_of_another_file_are_not_used(
     exported, source, tmp_path, translations
 ):
     parts = tmp_path / ".translations.parts"
     parts.mkdir()
-    translate._write(parts, 0, ["of another file"], {})
+    pipelines._write(parts, 0, ["of another file"], {})
     target = tmp_path / "translations"
     translate_file(exported, source, target, OPTIONS)
     assert read_lines(target) == translations
@@ -207,6 +221,7 @@ def test_a_damaged_export_is_refused_before_the_pipeline(
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.programs
 def test_a_pipeline_whose_worker_is_killed_runs_again(tmp_path, capsys):
     """DirectRunner alone would wait for the worker for ever."""
     names = [str(tmp_path / str(number)) for number in range(7)]

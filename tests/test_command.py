@@ -16,6 +16,7 @@ import types
 import pytest
 from conftest import SMALL, all_of_one_bleu
 
+from keras_transformer import integrations
 from keras_transformer.cli import arguments as command_line
 from keras_transformer.cli import commands
 from keras_transformer.cli import main as command
@@ -26,7 +27,6 @@ from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.export import saved_model, saved_translator
 from keras_transformer.training import checkpoints
 from keras_transformer.training.new_run import start_run
-from keras_transformer.training.run import open_run
 
 
 def run_command(capsys, *arguments):
@@ -39,7 +39,7 @@ def test_help_names_every_command(capsys):
         command.main(["--help"])
     assert exit_.value.code == 0
     out = capsys.readouterr().out
-    for name in commands.COMMANDS:
+    for name in command_line.command_line().commands:
         assert name in out
         with pytest.raises(SystemExit):
             command.main([name, "--help"])
@@ -169,18 +169,18 @@ def test_a_prepared_corpus_is_trained_on(corpus, tmp_path, capsys):
     tune = [*train, "--initial-run", run]
     tune[tune.index(folder)], tune[tune.index(run)] = other, run + "-2"
     tune += ["--max-length=256"]
-    status, captured = run_command(capsys, *tune)
-    assert status == 0, captured.err
+    tuned = run_of(command_line.parse(tune), worker=0)
+    assert tuned.recipe.initial_run == run
 
 
 def test_options_of_a_runner_need_a_runner(capsys):
     with pytest.raises(SystemExit):
         command.main(["prepare", "a", "b", "--", "--direct_num_workers=2"])
-    assert "are for a `--runner`" in capsys.readouterr().err
+    assert "are for `--runner`" in capsys.readouterr().err
     given = command_line.parse(
         ["prepare", "a", "b", "--runner", "X", "--", "--x=1", "--y"]
     )
-    assert given["runner_options"] == ["--x=1", "--y"]
+    assert given["passed_on"] == ["--x=1", "--y"]
 
 
 @pytest.fixture
@@ -264,10 +264,55 @@ def test_a_backend_that_is_missing_is_named_with_the_one_to_take(
             raise ImportError(f"{name} is missing.", name=name)
 
         monkeypatch.setenv("KERAS_BACKEND", backend)
-        monkeypatch.setitem(command.COMMANDS, "translate", imports)
+        monkeypatch.setattr(commands, "translate", imports)
         status, captured = run_command(capsys, "translate", "model")
         assert status == 1
         assert expected in captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "extras"),
+    [
+        ("translate", "sentencex", "serve,text"),
+        ("translate", "apache_beam", "beam,text"),
+        ("export", "ctranslate2", "ctranslate2,text"),
+        ("import", "yaml", "marian,text"),
+        ("serve", "ray", "ray,serve,text"),
+        ("serve", "tensorflow", "serve,text"),
+        ("evaluate", "tensorflow", "text"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    name, missing, extras
+):
+    error = ImportError(f"No module named {missing!r}", name=missing)
+    line = command_line.command_line().commands[name]
+    expected = f"`{name}` needs more .*pip install '.\\[{extras}\\]'"
+    assert re.search(expected, command._missing(error, name, line))
+
+
+def test_an_export_format_is_a_function_and_a_line(
+    run, tmp_path, capsys, monkeypatch
+):
+    """The command refuses the options that the function does not take."""
+    monkeypatch.setitem(
+        integrations.EXPORT_FORMATS, "names", f"{__name__}:export_names"
+    )
+    arguments = ["export", run.folder, tmp_path / "new", "--format=names"]
+    status, captured = run_command(capsys, *arguments, "--dtype", "float8")
+    assert status == 0, captured.err
+    assert (tmp_path / "new").read_text() == f"{run.folder}, float8"
+    status, captured = run_command(
+        capsys, *arguments, "--shortlist=5", "--alpha=1"
+    )
+    assert status == 1
+    assert "`--format names` does not" in captured.err
+    assert "Received: --alpha, --shortlist." in captured.err
+
+
+def export_names(run, path, dtype="float32"):
+    pathlib.Path(path).write_text(f"{run.folder}, {dtype}")
+    return path
 
 
 def test_training_on_another_backend_is_refused_at_once(
@@ -344,6 +389,7 @@ def test_another_corpus_than_that_of_the_run_is_refused(run, tmp_path):
             command_()
 
 
+@pytest.mark.programs
 def test_a_run_is_trained_where_standard_output_is_closed(
     run, tmp_path, monkeypatch
 ):
@@ -360,7 +406,9 @@ def test_an_export_that_learns_needs_the_prepared_corpus(
 ):
     corpora = []
     monkeypatch.setattr(
-        saved_model, "export", lambda run, *_: corpora.append(run.recipe.corpus)
+        saved_model,
+        "export",
+        lambda run, path, shortlist=None: corpora.append(run.recipe.corpus),
     )
     there = tmp_path / "there"
     prepare(recipe.corpus, tmp_path / "here", Preparation(vocab_size=400))
@@ -444,6 +492,7 @@ def test_a_failing_command_prints_one_line(tmp_path):
     assert r"2\xb3\xb2" in lines[0]
 
 
+@pytest.mark.usefixtures("unscored")
 def test_the_command_that_started_a_run_also_resumes_it(run, capsys):
     """A job that restarts after a failure repeats all options, and --resume."""
     recipe = run.recipe
@@ -465,17 +514,16 @@ def test_the_command_that_started_a_run_also_resumes_it(run, capsys):
     assert "Nothing to do" in captured.out
 
 
-@pytest.mark.usefixtures("unscored")
 def test_a_resumed_run_keeps_its_own_shape(corpus, tmp_path, capsys):
     """Starts and resumes a run whose shape differs from that of its preset."""
     shape = {"num_layers": 1, "d_model": 22, "num_heads": 2, "d_ff": 17}
     command = ["train", "--resume", "--out", tmp_path / "run"]
     command += ["--corpus", corpus, "--vocab-size", 400, "--steps", 1]
     options = [f"--{x.replace('_', '-')}={n}" for x, n in shape.items()]
+    given = command_line.parse([str(x) for x in [*command, *options]])
     for _ in range(2):
-        assert run_command(capsys, *command, *options)[0] == 0
-    config = open_run(tmp_path / "run").config
-    assert shape.items() <= config.to_dict().items()
+        run = run_of(given, worker=0)
+        assert shape.items() <= run.config.to_dict().items()
     for other, message in (
         (["--preset", "base"], "--preset base, the run has another shape"),
         (["--d-ff", 19], "--d-ff 19, the run has 17"),
@@ -485,6 +533,7 @@ def test_a_resumed_run_keeps_its_own_shape(corpus, tmp_path, capsys):
         assert message in captured.err
 
 
+@pytest.mark.usefixtures("unscored")
 def test_weights_can_be_chosen_again(run, tmp_path, capsys):
     shutil.copytree(run.folder, tmp_path / "run")
     status, captured = run_command(
@@ -574,7 +623,7 @@ def test_threads_that_others_left_do_not_keep_the_process():
         from keras_transformer.cli import main
 
         threading.Thread(target=threading.Event().wait).start()
-        sys.argv = ["keras-transformer", "translate", "nowhere"]
+        sys.argv = ["keras-transformer", "export", "--nothing"]
         sys.exit(main.run())
     """
     result = subprocess.run(
@@ -584,15 +633,15 @@ def test_threads_that_others_left_do_not_keep_the_process():
         timeout=100,
         stdin=subprocess.DEVNULL,
     )
-    assert (result.returncode, result.stdout) == (1, "")
-    assert "nowhere" in result.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "required: RUN, FOLDER" in result.stderr
 
 
 def test_sigterm_removes_what_is_half_written(tmp_path):
     code = """if True:
         import sys, time
         from keras_transformer.atomic_files import folder_aside
-        from keras_transformer.cli import main
+        from keras_transformer.cli import commands, main
 
         def write(given):
             with folder_aside(given["path"]) as aside:
@@ -600,7 +649,7 @@ def test_sigterm_removes_what_is_half_written(tmp_path):
                 print("begun", flush=True)
                 time.sleep(100)
 
-        main.COMMANDS["evaluate"] = write
+        commands.evaluate = write
         sys.argv = ["keras-transformer", "evaluate", "new/1"]
         sys.argv += ["--source=x", "--reference=x"]
         sys.exit(main.run())
@@ -637,14 +686,13 @@ def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "RUN", "x/1", "--quantization", "int8"], "--quantization"),
         (
             ["export", "RUN", "x", "--format=ctranslate2", "--alpha=1"],
             "`--format ctranslate2` .* --alpha",
         ),
         (
-            ["export", "RUN", "x", "--format=ctranslate2", "--dtype=float32"],
-            "--dtype",
+            ["export", "RUN", "x", "--format=marian", "--dtype=float32"],
+            "`--format marian` .* --dtype",
         ),
         (
             ["translate", "MODEL", "--explain", "x.png", "--beam-size=-3"],
@@ -652,7 +700,7 @@ def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
         ),
         (
             ["translate", "MODEL", "--explain=x.png", "--target", "out"],
-            "`--explain` .* --target",
+            "`translate without --runner` .* --target",
         ),
     ],
 )

@@ -106,7 +106,7 @@ def test_an_exported_run_gives_the_same_scores(run, exported, tmp_path):
 def test_an_export_is_refused_with_the_reason(run, tmp_path):
     with pytest.raises(ValueError, match="must not exist"):
         interop.export(run, tmp_path)
-    with pytest.raises(ValueError, match=r"one of int8.*quantization='int4'"):
+    with pytest.raises(ValueError, match=r"one of float32.*dtype='int4'"):
         interop.export(run, tmp_path / "engine", "int4")
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="key_dim=7"):

@@ -95,7 +95,7 @@ def logits_along_random_beams(model, dtype, copies=1, steps=6, beams=3):
         )[:, -1]
         yield found.numpy(), expected.numpy()
         origins = rng.integers(0, beams, size=(len(sources), beams))
-        cache = fast.reorder(cache, origins)
+        cache = fast.reorder_cache(cache, origins)
         prefixes = np.take_along_axis(prefixes, origins[..., None], axis=1)
         new = rng.integers(4, 41, size=(len(sources), beams, 1))
         prefixes = np.concatenate([prefixes, new], axis=2).astype("int32")
@@ -185,9 +185,9 @@ def test_a_shared_table_is_stored_twice():
     assert sizes.count(41 * 26) == 2
 
 
-def test_barred_ids_have_no_probability():
+def test_suppressed_ids_have_no_probability():
     model = random_model()
-    weights = inference_weights(model, barred=[0, 7])
+    weights = inference_weights(model, suppressed_ids=[0, 7])
     fast = InferenceModel(model.config, weights)
     logits, _ = fast.step(
         tf.constant([[2], [2]]),
@@ -223,8 +223,8 @@ def test_a_search_finds_the_same_with_the_keras_model(beam_size, config):
         fast.empty_cache(fast.encode(SOURCE), beam_size),
         limits,
         beam_size,
-        reorder_cache=fast.reorder,
-        select_rows=fast.keep,
+        reorder_cache=fast.reorder_cache,
+        select_rows=fast.select_rows,
     )
     np.testing.assert_array_equal(found, keras.ops.convert_to_numpy(ids))
     np.testing.assert_allclose(found_scores, scores, atol=1e-5)
@@ -234,7 +234,9 @@ def test_a_search_finds_the_same_with_the_keras_model(beam_size, config):
 def test_a_known_target_is_scored_in_one_pass(config):
     """Its log-probabilities are those of the Keras model, and 0 at padding."""
     model = random_model(**config)
-    fast = InferenceModel(model.config, inference_weights(model, barred=[9]))
+    fast = InferenceModel(
+        model.config, inference_weights(model, suppressed_ids=[9])
+    )
     target = np.array([[5, 9, 7, 3], [8, 3, 0, 0]], "int32")
     found, attention = fast.read(target, fast.encode(SOURCE))
     before = np.array([[2, 5, 9, 7], [2, 8, 3, 0]], "int32")

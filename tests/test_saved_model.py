@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.export import saved_model
-from keras_transformer.export.files import METADATA, SUMS
+from keras_transformer.export.files import METADATA, SUMS, write_sums
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference import evaluation
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.translator import Translator, explained
+from keras_transformer.inference.translator import Translator
 from keras_transformer.training.models import load_model
 
 pytestmark = pytest.mark.usefixtures("optimized_graphs")
@@ -78,7 +78,10 @@ def test_a_batch_of_any_size_keeps_its_order(loaded, size):
 
 def test_an_empty_list_is_a_batch_in_python(run):
     translator = Translator(
-        load_model(run), run.source_tokenizer, run.target_tokenizer
+        load_model(run),
+        run.source_tokenizer,
+        run.target_tokenizer,
+        SearchSettings(extra_length=2),
     )
     assert translator.translate([])["translation"].shape == (0,)
     assert translator.score([], [])["score"].shape == (0,)
@@ -299,7 +302,8 @@ def test_a_long_translation_is_scored_to_its_end(loaded, run):
     """A translation may have 563 pieces, more than a source."""
     text = "7"
     while (count := len(run.target_tokenizer.encode([text])[0])) < 540:
-        text += " 7"
+        text += " 7" * 7
+    assert count < 563
     score = loaded.loaded.signatures["score"]
     found = score(text=tf.constant(["7"]), translation=tf.constant([text]))
     assert int(found["pieces"][0]) == count
@@ -333,31 +337,30 @@ def test_an_explanation_is_as_long_as_the_longest_translation(run):
     translator = Translator(model, tokenizer, run.target_tokenizer)
     source = tf.constant([[9, 8, 3], [7, 3, 0], [3, 0, 0]])
     target = tf.constant([[5, 3, 0, 0, 0], [6, 7, 3, 0, 0], [4, 4, 4, 4, 3]])
-    found = explained(
-        translator.inference_model(),
-        *(tokenizer, run.target_tokenizer, source, target),
-        blank=tf.constant([False, False, True]),
-    )
+    blank = tf.constant([False, False, True])
+    found = translator._with_attention(source, target, blank)
     assert found["target_pieces"].shape == (3, 3)
     assert found["attention"].shape[3] == 3
     assert found["target_pieces"].numpy()[1].all()
 
 
-def test_an_export_can_search_with_another_beam_and_alpha(run, loaded):
-    model = load_model(run)
+@pytest.mark.parametrize(
+    ("beam", "alpha"),
+    [(3, 1.0), pytest.param(1, 0.6, marks=pytest.mark.programs)],
+)
+def test_an_export_can_search_with_another_beam_and_alpha(
+    run, loaded, beam, alpha
+):
     text = tf.constant([b"room 7 is on the third floor", b""])
-    for beam, alpha in ((1, 0.6), (3, 1.0)):
-        expected = Translator(
-            model,
-            run.source_tokenizer,
-            run.target_tokenizer,
-            SearchSettings(beam, alpha),
-        ).translate(text)
-        found = loaded.searched_with(beam, alpha)(text)
-        np.testing.assert_array_equal(
-            found["translation"], expected["translation"]
-        )
-        np.testing.assert_allclose(found["score"], expected["score"], atol=1e-5)
+    expected = Translator(
+        load_model(run),
+        run.source_tokenizer,
+        run.target_tokenizer,
+        SearchSettings(beam, alpha),
+    ).compiled()(text)
+    found = loaded.searched_with(beam, alpha)(text)
+    np.testing.assert_array_equal(found["translation"], expected["translation"])
+    np.testing.assert_allclose(found["score"], expected["score"], atol=1e-5)
 
 
 def test_metadata_and_evaluations_are_stored_beside_the_model(
@@ -388,7 +391,9 @@ def test_a_version_is_a_number_and_is_not_overwritten(run, exported, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_needs_a_name_that_servers_accept(run, tmp_path, monkeypatch):
+def test_an_export_needs_a_name_that_servers_accept(
+    run, exported, tmp_path, monkeypatch
+):
     for name in ("two words", "it's"):
         with pytest.raises(ValueError, match=f"made of letters.*{name}"):
             saved_model.export(run, tmp_path / name / "1")
@@ -403,10 +408,21 @@ def test_an_export_needs_a_name_that_servers_accept(run, tmp_path, monkeypatch):
     folder = tmp_path / "demo"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(
+        saved_model,
+        "write",
+        lambda translator, path, dtype: shutil.copytree(
+            exported,
+            path,
+            dirs_exist_ok=True,
+            ignore=shutil.ignore_patterns("assets.extra", SUMS),
+        ),
+    )
     path = saved_model.export(run, "2")
     assert (path / "README.md").read_text().startswith("# demo, version 2")
 
 
+@pytest.mark.programs
 def test_a_bfloat16_export_is_smaller_and_says_so(run, exported, tmp_path):
     path = saved_model.export(run, tmp_path / "1", dtype="bfloat16")
     loaded = SavedTranslator(path)
@@ -449,6 +465,20 @@ def test_a_damaged_export_is_named(exported, tmp_path):
     with pytest.raises(ValueError, match=r"saved_model.pb' is not what was"):
         SavedTranslator(copy)
     assert subprocess.run(check, cwd=copy, check=False).returncode == 1
+
+
+def test_an_export_of_another_format_is_named(exported, tmp_path):
+    copy = tmp_path / "1"
+    shutil.copytree(exported, copy)
+    metadata = json.loads((copy / METADATA).read_text())
+    assert metadata["format"] == 1
+    for other in (0, None):
+        text = json.dumps(metadata | {"format": other})
+        (copy / METADATA).write_text(text)
+        (copy / SUMS).unlink()
+        write_sums(copy)
+        with pytest.raises(ValueError, match=f"format 1. Received.*={other}"):
+            SavedTranslator(copy)
 
 
 def test_a_folder_without_a_saved_model_is_named(tmp_path):
@@ -501,12 +531,11 @@ def test_an_error_in_a_worker_is_raised():
     assert len(seen) < 250
 
 
-def test_the_number_of_workers_changes_no_translation(exported):
+def test_the_number_of_workers_changes_no_translation(loaded):
     """Several threads call one model at once, as in the command."""
-    model = SavedTranslator(exported)
     lines = [f"room {i % 11} {'and room 8 ' * (i % 5)}" for i in range(47)]
-    alone = translate_lines(model.translate, lines, 12)
-    assert translate_lines(model.translate, lines, 12, workers=3) == alone
+    alone = translate_lines(loaded.translate, lines, 12)
+    assert translate_lines(loaded.translate, lines, 12, workers=3) == alone
 
 
 def test_a_source_cut_at_the_cap_keeps_its_end_token(run):
@@ -535,7 +564,9 @@ def test_learned_positions_are_never_exceeded(run):
 
 def test_n_best_in_python_has_the_limits_of_a_server(run):
     tokenizer = run.source_tokenizer
-    translator = Translator(load_model(run), tokenizer, tokenizer)
+    translator = Translator(
+        load_model(run), tokenizer, tokenizer, SearchSettings(extra_length=3)
+    )
     text = tf.constant(["room 7"])
     with pytest.raises(ValueError, match="beam_size=33"):
         translator.n_best(text, 33, 0.6)
@@ -560,7 +591,9 @@ def test_a_translation_is_one_line(run):
     wanted = np.array(table)
     wanted[tokenizer.line_breaks] = 100 * np.stack([wanted[5], -wanted[5]])
     table.assign(wanted)
-    translator = Translator(model, tokenizer, tokenizer)
+    translator = Translator(
+        model, tokenizer, tokenizer, SearchSettings(extra_length=5)
+    )
     for line in translator.translate(tf.constant([b"a", b"room 7"]))[
         "translation"
     ].numpy():
@@ -571,8 +604,8 @@ def test_a_translation_is_one_line(run):
 def test_blank_texts_are_never_cut(loaded):
     found = loaded.translate(tf.constant(["\n" * 5000, "\u3000" * 5000]))
     assert not found["truncated"].numpy().any()
-    explained = loaded.explain("")
-    assert explained["attention"].shape[2:] == (0, 0)
+    found = loaded.explain("")
+    assert found["attention"].shape[2:] == (0, 0)
 
 
 def test_text_without_utf_8_is_translated_as_another(loaded):

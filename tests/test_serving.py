@@ -16,13 +16,10 @@ from tensorflow_serving.apis import prediction_log_pb2
 from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.export import saved_model
 from keras_transformer.export import tensorflow_serving as serving
-from keras_transformer.export.files import SUMS
-from keras_transformer.export.saved_translator import (
-    SavedTranslator,
-    check_intact,
-)
+from keras_transformer.export.files import SUMS, check_intact
+from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.shortlist import Shortlist
+from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
 from keras_transformer.inference.translator import Translator
 from keras_transformer.search.next_token import most_probable
 
@@ -74,8 +71,10 @@ def test_the_list_of_operations_is_exactly_what_exports_use(
         run.source_tokenizer,
         run.target_tokenizer,
         SearchSettings(beam_size=1),  # greedy search has its own graph
-        shortlist=Shortlist(
-            np.zeros((size, 3), np.int32), np.arange(100, dtype=np.int32)
+        ShortlistDecoding(
+            Shortlist(
+                np.zeros((size, 3), np.int32), np.arange(100, dtype=np.int32)
+            )
         ),
     )
     saved_model.write(translator, tmp_path / "other", "bfloat16")
@@ -337,7 +336,7 @@ def test_saved_model_cli_gives_the_same_translations(exported, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["check_operations", "write_extras", "_sums", "rename"]
+    "place", ["check_operations", "write_extras", "write_sums", "rename"]
 )
 def test_an_export_interrupted_anywhere_leaves_nothing(
     run, exported, tmp_path, monkeypatch, place

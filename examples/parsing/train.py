@@ -415,7 +415,7 @@ class Parser:
         def step(tokens, cache, index):
             return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
 
-        reorder_cache, select_rows = model.reorder, model.keep
+        reorder_cache, select_rows = model.reorder_cache, model.select_rows
         if self.trees is not None:
             words, rows = (
                 tf.repeat(x, beam_size) for x in (words, max_lengths)

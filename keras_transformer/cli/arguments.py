@@ -1,53 +1,56 @@
-"""The command line of `keras-transformer`.
+"""The commands of `keras-transformer` and their arguments.
 
 It imports neither Keras nor TensorFlow, so the command shows its help fast.
 """
 
 import argparse
-import dataclasses
-import typing
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.cli.engines import ENGINES, LOCAL, engine_parts
+from keras_transformer.cli import commands
+from keras_transformer.cli.command_line import CommandLine, integrated, load
+from keras_transformer.cli.commands import BATCH_SIZE
+from keras_transformer.cli.options import DEFAULT_PRESET, add_options
+from keras_transformer.cli.serve import LOCAL, serve
 from keras_transformer.config import PRESETS, TransformerConfig
 from keras_transformer.data.options import Preparation
-from keras_transformer.hardware import DTYPES
 from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.training.recipe import Recipe
 
-BATCH_SIZE = 64
-DEFAULT_PRESET = "tiny"
-METAVARS = {int: "N", float: "X"}
 SEARCH_OF_A_CALL = ("beam_size", "alpha")  # other settings are the export's
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser.
+    """Returns the parser of all commands."""
+    return command_line().parser
 
-    Parsed arguments contain only the options that were given. The functions
-    that use the options have the defaults.
-    """
-    top = argparse.ArgumentParser(
-        prog="keras-transformer",
-        description='The Transformer of "Attention Is All You Need".',
+
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
+    """Returns the options that were given, see `CommandLine.parse`."""
+    return command_line().parse(arguments)
+
+
+def command_line() -> CommandLine:
+    """Returns the command line, with the commands of integrations."""
+    line = CommandLine()
+    _add_train(line)
+    _add_prepare(line)
+    _add_average(line)
+    _add_export(line)
+    _add_translate(line)
+    _add_serve(line)
+    _add_evaluate(line)
+    for reference in integrated("COMMANDS"):
+        load(reference)(line)
+    return line
+
+
+def _add_train(line):
+    sub = line.add(
+        "train", "Learn a vocabulary and train a model.", commands.train
     )
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name, help):
-        sub = commands.add_parser(
-            name,
-            help=help,
-            description=help,
-            argument_default=argparse.SUPPRESS,
-            allow_abbrev=False,
-        )
-        sub.set_defaults(command=name)
-        return sub
-
-    sub = command("train", "Learn a vocabulary and train a model.")
     sub.add_argument(
         "--out", required=True, metavar="RUN", help="folder of the run"
     )
@@ -69,12 +72,16 @@ def parser() -> argparse.ArgumentParser:
         f"(default: that of --initial-run, or {DEFAULT_PRESET})",
     )
     of_others = "that of the preset or of --initial-run"
-    _add_options(sub, TransformerConfig, of_others)
-    _add_options(sub, Recipe)
+    add_options(sub, TransformerConfig, of_others)
+    add_options(sub, Recipe)
 
-    sub = command(
+
+def _add_prepare(line):
+    sub = line.add(
         "prepare",
         "Clean and encode corpora of any size, once, for training.",
+        commands.prepare,
+        needs_keras=True,
     )
     sub.add_argument(
         "corpora",
@@ -96,22 +103,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="RUN",
         help="run whose vocabulary is taken (default: it is learned)",
     )
-    _add_runner(sub)
-    _add_options(sub, Preparation)
+    add_options(sub, Preparation)
 
-    sub = command(
-        "import", "Import a Marian model, such as those of OPUS-MT, as a run."
-    )
-    sub.add_argument(
-        "source",
-        metavar="MODEL",
-        help="folder of the model, or its name on the Hugging Face hub, such "
-        "as Helsinki-NLP/opus-mt-en-de",
-    )
-    sub.add_argument("folder", metavar="RUN", help="folder of the new run")
 
-    sub = command(
-        "average", "Choose weights: the newest, the best, or an average."
+def _add_average(line):
+    sub = line.add(
+        "average",
+        "Choose weights: the newest, the best, or an average.",
+        commands.average,
+        needs_keras=True,
     )
     _add_run(sub)
     sub.add_argument(
@@ -121,8 +121,13 @@ def parser() -> argparse.ArgumentParser:
         help="number of newest checkpoints to average (default: the run's)",
     )
 
-    sub = command(
-        "export", "Export a run as a SavedModel that translates text."
+
+def _add_export(line):
+    sub = line.add(
+        "export",
+        "Export a run as a SavedModel that translates text.",
+        commands.export,
+        needs_keras=True,
     )
     _add_run(sub)
     sub.add_argument(
@@ -132,22 +137,18 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument(
         "--format",
-        choices=["saved_model", "ctranslate2", "marian"],
-        help="format of the export; ctranslate2 is another engine, with its "
-        "own search; marian is for transformers (default: saved_model)",
-    )
-    sub.add_argument(
-        "--quantization",
-        help="quantization of ctranslate2: int8, int16, float16, bfloat16 or "
-        "float32",
+        choices=sorted(commands.export_formats()),
+        help="format of the export; others than saved_model are those of other "
+        "programs, with their own search (default: saved_model)",
     )
     sub.add_argument(
         "--dtype",
-        choices=DTYPES,
-        help="dtype of the SavedModel's matrices, one in which the serving "
-        "machine computes; int8 makes the smallest export, and multiplies in "
-        "float32; auto is bfloat16 if this machine multiplies in bfloat16, "
-        "else float32 (default: auto)",
+        metavar="DTYPE",
+        help="dtype of the matrices, one in which the serving machine "
+        "computes: float32, bfloat16 or int8, or another one that the format "
+        "has; int8 makes the smallest SavedModel, and multiplies in float32; "
+        "auto is bfloat16 if this machine multiplies in bfloat16, else "
+        "float32 (default: auto for a SavedModel)",
     )
     sub.add_argument(
         "--shortlist",
@@ -158,25 +159,22 @@ def parser() -> argparse.ArgumentParser:
         "vocabulary (default: all pieces)",
     )
     sub.add_argument(
-        "--block-size",
+        "--draft-tokens",
         type=int,
-        metavar="K",
-        help="read K pieces at a step of greedy search, of which K - 1 are "
-        "proposals; learns them first (default: one piece)",
+        metavar="N",
+        help="draft N pieces at a step of greedy search, and check them at "
+        "once, which is faster; trains a draft head first (default: none)",
     )
-    _add_options(sub, SearchSettings, "the run's")
+    add_options(sub, SearchSettings, "the run's")
 
-    sub = command(
-        "translate", "Translate lines from standard input to standard output."
+
+def _add_translate(line):
+    sub = line.add(
+        "translate",
+        "Translate lines from standard input to standard output.",
+        commands.translate,
     )
     _add_model(sub)
-    for side, direction in (("source", "translate"), ("target", "write")):
-        sub.add_argument(
-            f"--{side}",
-            metavar="FILE",
-            help=f"file to {direction}, with --runner only",
-        )
-    _add_runner(sub)
     sub.add_argument(
         "--document",
         action="store_true",
@@ -195,10 +193,14 @@ def parser() -> argparse.ArgumentParser:
         help="draw the attention of each head for a single line",
     )
 
-    sub = command(
+
+def _add_serve(line):
+    sub = line.add(
         "serve",
         "Serve SavedModels by HTTP and gRPC, as TensorFlow Serving does, with "
         "a page to try them.",
+        serve,
+        extra="serve",
     )
     sub.add_argument(
         "path",
@@ -212,21 +214,24 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="config file of TensorFlow Serving, for several models",
     )
-    _add_options(sub, ServeSettings)
+    add_options(sub, ServeSettings)
+    engines = integrated("ENGINES")
     sub.add_argument(
         "--engine",
-        choices=[LOCAL, *ENGINES],
+        choices=[LOCAL, *engines],
         help="what computes: a process of this machine for each version, or "
         "replicas of Ray Serve (default: local)",
     )
-    for name in ENGINES:
-        settings, _ = engine_parts(name)
-        _add_options(sub, settings)
+    for settings, _ in engines.values():
+        add_options(sub, load(settings))
 
-    sub = command(
+
+def _add_evaluate(line):
+    sub = line.add(
         "evaluate",
         "Score a SavedModel with sacreBLEU; print one line of JSON, and add it "
         "to the export's evaluations.jsonl.",
+        commands.evaluate,
     )
     _add_model(sub)
     for side in ("source", "reference"):
@@ -241,90 +246,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"sacreBLEU's tokenizer: {', '.join(BLEU_TOKENIZERS)} (default: "
         f"{Recipe.bleu_tokenizer})",
-    )
-    return top
-
-
-def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """Parses the arguments of the command.
-
-    What follows `--` are options of an Apache Beam runner.
-
-    Returns:
-        The options that were given, with `command` and `runner_options`.
-    """
-    options: list[str] = []
-    if "--" in arguments:
-        end = arguments.index("--")
-        arguments, options = arguments[:end], [*arguments[end + 1 :]]
-    top = parser()
-    given = vars(top.parse_args(arguments))
-    if options:
-        if "runner" not in given:
-            top.error("options after `--` are for a `--runner` of Apache Beam")
-        given["runner_options"] = options
-    return given
-
-
-def _add_runner(sub):
-    sub.add_argument(
-        "--runner",
-        metavar="NAME",
-        help="run on Apache Beam: DirectRunner, FlinkRunner, SparkRunner or "
-        "DataflowRunner; options of the runner follow after `--`",
-    )
-
-
-def options_of(cls: type) -> list[dataclasses.Field]:
-    """Returns the fields of a dataclass that are options."""
-    return [f for f in dataclasses.fields(cls) if "help" in f.metadata]
-
-
-def settings_of(cls: type, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the given options that are fields of a dataclass."""
-    return {f.name: given[f.name] for f in options_of(cls) if f.name in given}
-
-
-def option_of(field: dataclasses.Field) -> str:
-    """Returns the name of a field's option, such as `--vocab-size`."""
-    return "--" + field.metadata.get("option", field.name.replace("_", "-"))
-
-
-def _add_options(sub, cls, default=None, names=None):
-    """Adds the options of a dataclass, or those of the fields `names` alone.
-
-    Help texts name the defaults of the fields, or another `default`.
-    """
-    for field in options_of(cls):
-        if names is None or field.name in names:
-            shown = field.default if default is None else default
-            _add_option(sub, cls, field, shown)
-
-
-def _add_option(sub, cls, field, default):
-    """Adds the option of a field of a dataclass."""
-    hint = typing.get_type_hints(cls)[field.name]
-    members = typing.get_args(hint) or (hint,)  # a union has several
-    kind = next(k for k in (bool, int, float, str) if k in members)
-    if kind is bool:
-        sub.add_argument(
-            option_of(field),
-            action="store_false" if field.default else "store_true",
-            dest=field.name,
-            default=argparse.SUPPRESS,
-            help=field.metadata["help"],
-        )
-        return
-    choices = field.metadata.get("choices")
-    metavar = field.metadata.get("metavar", METAVARS.get(kind))
-    shown = "" if default is None else f" (default: {default})"
-    sub.add_argument(
-        option_of(field),
-        type=kind,
-        dest=field.name,
-        choices=choices,
-        metavar=None if choices else metavar,
-        help=field.metadata["help"] + shown,
     )
 
 
@@ -343,7 +264,7 @@ def _add_model(sub):
         metavar="MODEL",
         help="SavedModel, such as saved_models/NAME/VERSION",
     )
-    _add_options(sub, SearchSettings, "as exported", SEARCH_OF_A_CALL)
+    add_options(sub, SearchSettings, "as exported", SEARCH_OF_A_CALL)
     sub.add_argument(
         "--batch-size",
         type=int,

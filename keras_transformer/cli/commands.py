@@ -5,6 +5,7 @@ The functions that a command calls have the defaults.
 """
 
 import dataclasses
+import inspect
 import json
 import os
 import sys
@@ -12,8 +13,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from keras_transformer.cli.arguments import BATCH_SIZE, options_of, settings_of
-from keras_transformer.cli.serve import serve
+from keras_transformer.cli.command_line import integrated, load
+from keras_transformer.cli.options import refuse, settings_of
 from keras_transformer.cli.stdio import (
     Progress,
     chunks_of_lines,
@@ -24,8 +25,9 @@ from keras_transformer.cli.stdio import (
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
 
+BATCH_SIZE = 64
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
-# `translate --explain` and `--runner` have no place for these.
+# `translate --explain` has no place for these.
 STREAM_OPTIONS = {"beam_size", "alpha", "batch_size", "document", "language"}
 
 
@@ -51,6 +53,13 @@ def train(given: dict[str, Any]) -> None:
 
 def prepare(given: dict[str, Any]) -> None:
     """Prepares corpora for training."""
+    from keras_transformer.data.preparation import prepare
+
+    prepare_by(prepare, given)
+
+
+def prepare_by(function: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Prepares corpora by a function that has the arguments of `prepare`."""
     from keras_transformer.data.options import Preparation
     from keras_transformer.data.preparation import total_left_out
     from keras_transformer.training.run import open_run
@@ -58,40 +67,21 @@ def prepare(given: dict[str, Any]) -> None:
     tokenizers = None
     if "vocabulary_of" in given:
         refused = {"vocab_size", "shared_vocabulary", "vocabulary_pairs"}
-        _refuse(given, refused, "--vocabulary-of")
+        refuse(given, refused, "--vocabulary-of")
         run = open_run(given["vocabulary_of"])
         tokenizers = run.source_tokenizer, run.target_tokenizer
-    arguments = {
-        "corpora": given["corpora"],
-        "folder": given["folder"],
-        "settings": Preparation(**settings_of(Preparation, given)),
-        "weights": given.get("weights"),
-        "tokenizers": tokenizers,
-    }
-    if "runner" in given:
-        from keras_transformer.integrations.beam.prepare import prepare_on_beam
-
-        found = prepare_on_beam(**arguments, options=_runner_options(given))
-    else:
-        from keras_transformer.data.preparation import prepare
-
-        found = prepare(**arguments)
+    found = function(
+        given["corpora"],
+        given["folder"],
+        Preparation(**settings_of(Preparation, given)),
+        weights=given.get("weights"),
+        tokenizers=tokenizers,
+    )
     print(
         f"Prepared {len(found):,} pairs with {found.target_tokens:,} target "
         f"tokens in {found.folder}; left out: "
         f"{total_left_out(found.manifest)}. Next: keras-transformer train "
         f"--corpus {found.folder} --out runs/NAME"
-    )
-
-
-def import_model(given: dict[str, Any]) -> None:
-    """Imports a model of others as a run."""
-    from keras_transformer.integrations.marian.importer import import_marian
-
-    run = import_marian(given["source"], given["folder"])
-    print(
-        f"Imported {run.folder}. Next: keras-transformer export {run.folder} "
-        "saved_models/NAME/1"
     )
 
 
@@ -105,46 +95,41 @@ def average(given: dict[str, Any]) -> None:
     choose_weights(run, given.get("last"))
 
 
+def export_formats() -> dict[str, str]:
+    """Returns the functions "module:name" that export a run, by format."""
+    own = {"saved_model": "keras_transformer.export.saved_model:export"}
+    return own | integrated("EXPORT_FORMATS")
+
+
 def export(given: dict[str, Any]) -> None:
-    """Exports a run."""
+    """Exports a run in one of the formats."""
+    from keras_transformer import hardware
     from keras_transformer.cli.run_options import with_moved_paths
     from keras_transformer.training.run import open_run
 
-    export_format = given.get("format", "saved_model")
-    search = {field.name for field in options_of(SearchSettings)}
-    own = {"dtype", "shortlist", "block_size"}
-    inapplicable = {
-        "saved_model": {"quantization"},
-        "ctranslate2": {*own, *search},
-        "marian": {*own, "quantization", *search},
-    }
-    _refuse(given, inapplicable[export_format], f"--format {export_format}")
+    name = given.get("format", "saved_model")
+    function = load(export_formats()[name])
+    parameters = inspect.signature(function).parameters
+    search = settings_of(SearchSettings, given)
+    names = {"dtype", "shortlist", "draft_tokens"}
+    # A format takes the options that its function has as parameters.
+    refused = names - parameters.keys()
+    if "settings" not in parameters:
+        refused |= search.keys()
+    refuse(given, refused, f"--format {name}")
+    options = {option: given[option] for option in names & given.keys()}
     run = open_run(given["folder"])
     if "corpus" in given:
         run = with_moved_paths(run, given)
-    if export_format == "ctranslate2":
-        from keras_transformer.integrations import ctranslate2
-
-        path = ctranslate2.export(run, given["path"], given.get("quantization"))
-    elif export_format == "marian":
-        from keras_transformer.integrations.marian import exporter
-
-        path = exporter.export(run, given["path"])
-    else:
-        from keras_transformer import hardware
-        from keras_transformer.export import saved_model
-
-        asked = settings_of(SearchSettings, given)
-        settings = dataclasses.replace(run.search, **asked)
-        dtype = hardware.resolve_dtype(given.get("dtype", "auto"))
-        path = saved_model.export(
-            run,
-            given["path"],
-            settings,
-            dtype,
-            given.get("shortlist"),
-            given.get("block_size"),
-        )
+    if "settings" in parameters:
+        options["settings"] = dataclasses.replace(run.search, **search)
+    if "dtype" in parameters:
+        dtype = options.get("dtype", parameters["dtype"].default)
+        if dtype == "auto":
+            dtype = hardware.resolve_dtype(dtype)
+        options["dtype"] = dtype
+    path = function(run, given["path"], **options)
+    if "dtype" in parameters:
         print(f"The matrices are in {dtype}.")
     print(f"Exported {path}")
 
@@ -155,18 +140,13 @@ def translate(given: dict[str, Any]) -> None:
     from keras_transformer.inference.lines import translate_lines
 
     if "explain" in given:
-        refused = STREAM_OPTIONS | {"runner", "source", "target"}
-        _refuse(given, refused, "--explain")
-        _explain(_exported(given["path"]), given["explain"])
+        refuse(given, STREAM_OPTIONS, "--explain")
+        _draw_attention(_exported(given["path"]), given["explain"])
         return
-    if "runner" in given:
-        _translate_on_beam(given)
-        return
-    _refuse(given, {"source", "target"}, "translate without --runner")
     if "document" in given:
         sentences.load_splitter()  # fails before the model is loaded, not after
     else:
-        _refuse(given, {"language"}, "translate without --document")
+        refuse(given, {"language"}, "translate without --document")
     batch_size = given.get("batch_size", BATCH_SIZE)
     workers = _workers(batch_size)
     model = _exported(given["path"])
@@ -174,9 +154,8 @@ def translate(given: dict[str, Any]) -> None:
     if "document" in given:
         from keras_transformer.cli.document import translate_document
 
-        # Earlier exports do not name their languages.
-        language = given.get("language", model.metadata.get("source", ""))
-        has_tags = model.metadata.get("has_tags", False)
+        language = given.get("language", model.metadata["source"])
+        has_tags = model.metadata["has_tags"]
         translate_document(function, language, batch_size, workers, has_tags)
         return
     progress = Progress("lines")
@@ -191,44 +170,7 @@ def translate(given: dict[str, Any]) -> None:
     progress.end()
 
 
-def _translate_on_beam(given):
-    """Translates a file by a pipeline of Apache Beam."""
-    from keras_transformer.integrations.beam.translate import translate_file
-
-    _refuse(given, STREAM_OPTIONS, "--runner")
-    if not {"source", "target"} <= given.keys():
-        raise ValueError(
-            "`--runner` needs the files to read and to write. Give --source "
-            "and --target."
-        )
-    failed = translate_file(
-        given["path"],
-        given["source"],
-        given["target"],
-        _runner_options(given),
-    )
-    print(
-        f"Translated {given['source']} to {given['target']}; "
-        f"{failed:,} lines failed."
-    )
-
-
-def _runner_options(given):
-    """Returns the options of a pipeline of Apache Beam."""
-    return [f"--runner={given['runner']}", *given.get("runner_options", [])]
-
-
-def _refuse(given, names, context):
-    """Raises a `ValueError` if one of the options `names` was given."""
-    if refused := sorted(given.keys() & names):
-        options = [f"--{name.replace('_', '-')}" for name in refused]
-        raise ValueError(
-            f"`{context}` does not support some options. Received: "
-            f"{', '.join(options)}. Leave them out."
-        )
-
-
-def _explain(model, path):
+def _draw_attention(model, path):
     from keras_transformer.inference.attention_plot import plot_attention
 
     chunks = chunks_of_lines(standard_input(), 4096)
@@ -332,15 +274,3 @@ def _exported(path):
 def _function(model, given):
     search = settings_of(SearchSettings, given)
     return model.searched_with(**search) if search else model.translate
-
-
-COMMANDS: dict[str, Callable[[dict[str, Any]], None]] = {
-    "train": train,
-    "prepare": prepare,
-    "import": import_model,
-    "average": average,
-    "export": export,
-    "translate": translate,
-    "serve": serve,
-    "evaluate": evaluate,
-}

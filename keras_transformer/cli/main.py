@@ -9,23 +9,16 @@ import threading
 from collections.abc import Sequence
 
 from keras_transformer.cli import silence
-from keras_transformer.cli.arguments import parse
-from keras_transformer.cli.commands import COMMANDS
+from keras_transformer.cli.arguments import command_line
+from keras_transformer.cli.command_line import integrated
 
-# The extra that brings a package; all other packages are in `text`.
+# The extra that brings a package; integrations have their own, and all other
+# packages are in `text`.
 EXTRAS = {
-    "ctranslate2": "ctranslate2",
-    "apache_beam": "beam",
-    "uvicorn": "serve",
     "prometheus_client": "serve",
-    "safetensors": "pretrained",
-    "huggingface_hub": "pretrained",
-    "yaml": "pretrained",
     "sentencex": "serve",
-    "ray": "ray",
+    "uvicorn": "serve",
 }
-# The extras that a command always needs besides `text`.
-OF_COMMANDS = {"serve": ["serve"], "import": ["pretrained"]}
 OTHER_BACKEND = (
     "The command needs Keras on TensorFlow. Received: KERAS_BACKEND={}. Set "
     "KERAS_BACKEND=tensorflow."
@@ -76,18 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: arguments of the command. Defaults to those of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    given = parse(arguments)
-    command = given.pop("command")
+    line = command_line()
+    given = line.parse(arguments)
+    name = given.pop("command")
+    command = line.commands[name]
     try:
-        # `train` checks by itself.
-        if command in ("prepare", "import", "average", "export"):
+        if command.needs_keras:
             _require_tensorflow()
-        COMMANDS[command](given)
+        command.function(given)
     except ImportError as error:
         if os.environ.get(silence.DEBUG):
             raise
         print(
-            f"keras-transformer: error: {_missing(error, command)}",
+            f"keras-transformer: error: {_missing(error, name, command)}",
             file=sys.stderr,
         )
         return 1
@@ -116,19 +110,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _missing(error, command):
+def _missing(error, name, command):
     """Returns what to do about a package that cannot be imported."""
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow" and error.name in (None, backend):
         return OTHER_BACKEND.format(backend)
-    extras = {
-        EXTRAS.get(error.name or "", "text"),
-        *OF_COMMANDS.get(command, ()),
-    }
-    names = ",".join(sorted({"text", *extras}))
+    extra_of = EXTRAS | integrated("EXTRAS")
+    extras = {"text", extra_of.get(error.name, "text"), command.extra or "text"}
     return (
-        f"{str(error).rstrip('.')}. `{command}` needs more packages than the "
-        f"layers: in a clone of the repository, pip install '.[{names}]'."
+        f"{str(error).rstrip('.')}. `{name}` needs more packages than the "
+        "layers: in a clone of the repository, pip install "
+        f"'.[{','.join(sorted(extras))}]'."
     )
 
 

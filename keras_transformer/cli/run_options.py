@@ -5,7 +5,7 @@ import os
 import pathlib
 from typing import Any
 
-from keras_transformer.cli.arguments import (
+from keras_transformer.cli.options import (
     DEFAULT_PRESET,
     option_of,
     options_of,

@@ -3,9 +3,11 @@
 import contextlib
 from typing import Any
 
-from keras_transformer.cli.arguments import option_of, options_of, settings_of
-from keras_transformer.cli.engines import ENGINES, LOCAL, engine_parts
+from keras_transformer.cli.command_line import integrated, load
+from keras_transformer.cli.options import option_of, options_of, settings_of
 from keras_transformer.serve.settings import ServeSettings
+
+LOCAL = "local"  # the engine that needs no integration
 
 
 def serve(given: dict[str, Any]) -> None:
@@ -19,7 +21,7 @@ def serve(given: dict[str, Any]) -> None:
     configs = _configs(given)
     running: Any = contextlib.nullcontext(LocalEngine.start)
     if engine != LOCAL:
-        engine_settings, run = engine_parts(engine)
+        engine_settings, run = map(load, integrated("ENGINES")[engine])
         running = run(engine_settings(**settings_of(engine_settings, given)))
     with running as start_engine:
         serve(configs, settings, start_engine)
@@ -47,9 +49,10 @@ def _configs(given):
 
 def _check_options_of_engines(given, engine):
     """Raises a `ValueError` for an option of an engine that is not used."""
-    for name in ENGINES.keys() - {engine}:
-        engine_settings, _ = engine_parts(name)
-        for field in options_of(engine_settings):
+    for name, (engine_settings, _) in integrated("ENGINES").items():
+        if name == engine:
+            continue
+        for field in options_of(load(engine_settings)):
             if field.name in given:
                 option = option_of(field)
                 raise ValueError(

@@ -16,17 +16,6 @@ import warnings
 DEBUG = "KERAS_TRANSFORMER_DEBUG"  # set this variable to see all messages
 
 
-def is_command(package: str) -> bool:
-    """Returns whether this process is the command of the package.
-
-    That is `keras-transformer`, or `python -m` with the name of the package.
-    """
-    script = os.path.basename(sys.argv[0]) if sys.argv else ""
-    return script.removesuffix(".exe") == "keras-transformer" or (
-        sys.orig_argv[1:3] == ["-m", package]
-    )
-
-
 def silence() -> None:
     """Silences native libraries; Python's messages still reach the user."""
     if os.environ.get(DEBUG):

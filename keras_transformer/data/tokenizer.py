@@ -96,7 +96,7 @@ class Tokenizer:
             i for piece, i in self._ids.items() if is_line_break(piece)
         ]
 
-    def barred(self, allow_unknown: bool = False) -> list[int]:
+    def suppressed_ids(self, allow_unknown: bool = False) -> list[int]:
         """Returns the ids that a model must not generate: they have no text, or
         would break a line.
 

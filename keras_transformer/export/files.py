@@ -1,10 +1,13 @@
-"""The files of an export: their names and their checksums."""
+"""The files of an export: their names, format and checksums."""
 
 import hashlib
+import json
 import os
 import pathlib
+from typing import Any
 
 METADATA = "keras_transformer.json"
+FORMAT = 1  # of the metadata and the signatures
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
 
 
@@ -20,11 +23,15 @@ def write_sums(folder: str | os.PathLike) -> None:
     )
 
 
-def check_export(path: str | os.PathLike):
-    """Checks the files of an export, as far as can be without loading it.
+def check_export(path: str | os.PathLike) -> dict[str, Any]:
+    """Checks the files of an export without loading it.
+
+    Returns:
+        Its metadata.
 
     Raises:
-        ValueError: if no export is there, or if it is damaged.
+        ValueError: if no export is there, if it is damaged, or if it has
+            another format.
     """
     if not pathlib.Path(path, "saved_model.pb").is_file():
         raise ValueError(
@@ -33,6 +40,14 @@ def check_export(path: str | os.PathLike):
         )
     check_readable(path)
     check_intact(path)
+    file = pathlib.Path(path, METADATA)
+    metadata = json.loads(file.read_text()) if file.exists() else {}
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"An export must have format {FORMAT}. Received: format="
+            f"{metadata.get('format')} in {str(path)!r}. Export its run again."
+        )
+    return metadata
 
 
 def check_intact(path: str | os.PathLike):

@@ -32,13 +32,20 @@ import keras_transformer
 from keras_transformer import hardware
 from keras_transformer.atomic_files import folder_aside
 from keras_transformer.export import tensorflow_serving as serving
-from keras_transformer.export.files import METADATA, check_readable, write_sums
+from keras_transformer.export.files import (
+    FORMAT,
+    METADATA,
+    check_readable,
+    write_sums,
+)
+from keras_transformer.inference.blockwise import BlockwiseDecoding
+from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.shortlist import Shortlist
+from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
 from keras_transformer.inference.translator import Translator, best_of
 from keras_transformer.training import checkpoints
-from keras_transformer.training.draft_head import learn_proposals
+from keras_transformer.training.draft_head import train_draft_head
 from keras_transformer.training.models import digest, load_model
 from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
 from keras_transformer.training.run_data import (
@@ -54,7 +61,7 @@ def export(
     settings: SearchSettings | None = None,
     dtype: str = "auto",
     shortlist: int | None = None,
-    block_size: int | None = None,
+    draft_tokens: int | None = None,
 ) -> pathlib.Path:
     """Exports a run's chosen weights to `NAME/VERSION`.
 
@@ -82,10 +89,11 @@ def export(
             which the search is limited, see `Shortlist`. They are learned from
             the run's training pairs. Defaults to `None`: the search knows all
             pieces.
-        block_size: number of tokens that greedy search reads at a step, see
-            `blockwise_search`. Their proposals are learned first, which can
-            take as long as some thousand steps of training, see
-            `learn_proposals`. Defaults to `None`: one token.
+        draft_tokens: number of tokens that greedy search drafts and checks at
+            a step, besides the one that it finds, see `blockwise_search`. A
+            draft head is trained first, which can take as long as some
+            thousand steps of training, see `train_draft_head`. Defaults to
+            `None`: no drafts.
 
     Returns:
         The path of the new folder.
@@ -93,8 +101,8 @@ def export(
     Raises:
         ValueError: if the path exists or is not of the form `NAME/VERSION`, if
             the dtype is another one, if the run has no intact checkpoint, if a
-            shortlist or proposals are to be learned and there are no training
-            pairs, if there is a block size and the search is not greedy or has
+            shortlist or a draft head is to be trained and there are no training
+            pairs, if there are draft tokens and the search is not greedy or has
             a shortlist, or if the graph has an operation that servers do not
             know.
     """
@@ -107,11 +115,57 @@ def export(
         check_argument("settings", settings, SearchSettings, remedy)
     for argument, value in (
         ("shortlist", shortlist),
-        ("block_size", block_size),
+        ("draft_tokens", draft_tokens),
     ):
         if value is not None:
             checked_integer(argument, value)
     path = pathlib.Path(path)
+    name = _checked_name(path)
+    if dtype not in hardware.DTYPES:
+        raise ValueError(
+            f"`dtype` must be one of {', '.join(hardware.DTYPES)}. "
+            f"Received: dtype={dtype!r}"
+        )
+    dtype = hardware.resolve_dtype(dtype)
+    settings = settings or run.search
+    decoding = _decoding(run, settings, shortlist, draft_tokens)
+    model = load_model(run)
+    translator = Translator(
+        model, run.source_tokenizer, run.target_tokenizer, settings, decoding
+    )
+    with folder_aside(path) as aside:
+        write(translator, aside, dtype)
+        serving.check_operations(aside)
+        metadata = {
+            "format": FORMAT,
+            "keras_transformer": keras_transformer.__version__,
+            "signature": description(run),
+            "source": run.recipe.source,
+            "target": run.recipe.target,
+            "weights": digest(model),
+            "dtype": dtype,
+            "search": dataclasses.asdict(settings),
+            "shortlist": shortlist,
+            "draft_tokens": draft_tokens,
+            "max_pieces": translator.max_pieces,
+            "max_length": translator.max_length,
+            "has_tags": run.source_tokenizer.has_tags,
+        }
+        (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
+        serving.write_extras(
+            aside,
+            name,
+            path.name,
+            metadata,
+            _some_text(run.source_tokenizer),
+        )
+        copy_model_card(run, aside / MODEL_CARD)
+        write_sums(aside)
+    return path
+
+
+def _checked_name(path):
+    """Returns NAME of a new folder `NAME/VERSION`, which servers accept."""
     is_number = re.fullmatch(r"0|[1-9][0-9]*", path.name)
     if not is_number or int(path.name) >= 2**63:
         raise ValueError(
@@ -132,65 +186,31 @@ def export(
             "A published version is not overwritten. Received: "
             f"{str(path)!r}, which exists. Choose the next number."
         )
-    if dtype not in hardware.DTYPES:
+    return name
+
+
+def _decoding(run, settings, shortlist, draft_tokens):
+    """Returns the `Decoding` of an export, whose parts are trained if needed.
+
+    Args:
+        run, settings, shortlist, draft_tokens: as for `export`.
+    """
+    if draft_tokens is not None and settings.beam_size != 1:
         raise ValueError(
-            f"`dtype` must be one of {', '.join(hardware.DTYPES)}. "
-            f"Received: dtype={dtype!r}"
+            "Drafts are for greedy search. Received: draft_tokens="
+            f"{draft_tokens}, beam_size={settings.beam_size}. Choose "
+            "beam_size=1, or no draft tokens."
         )
-    dtype = hardware.resolve_dtype(dtype)
-    settings = settings or run.search
-    if block_size is not None and settings.beam_size != 1:
+    if None not in (draft_tokens, shortlist):
         raise ValueError(
-            "Blocks of tokens are for greedy search. Received: "
-            f"block_size={block_size}, beam_size={settings.beam_size}. "
-            "Choose beam_size=1, or no block size."
+            "Drafts are made from all pieces, not from a shortlist. Received: "
+            f"draft_tokens={draft_tokens}, shortlist={shortlist}. Choose one."
         )
-    if None not in (block_size, shortlist):
-        raise ValueError(
-            "Blocks of tokens are proposed from all pieces. Received: "
-            f"block_size={block_size}, shortlist={shortlist}. Choose one."
-        )
-    model = load_model(run)
-    translator = Translator(
-        model,
-        run.source_tokenizer,
-        run.target_tokenizer,
-        settings,
-        shortlist=None
-        if shortlist is None
-        else learn_shortlist(run, shortlist),
-        proposals=None
-        if block_size is None
-        else learn_proposals(run, block_size),
-    )
-    with folder_aside(path) as aside:
-        write(translator, aside, dtype)
-        serving.check_operations(aside)
-        metadata = {
-            "keras_transformer": keras_transformer.__version__,
-            "signature": description(run),
-            "source": run.recipe.source,
-            "target": run.recipe.target,
-            "weights": digest(model),
-            "dtype": dtype,
-            "search": dataclasses.asdict(settings),
-            "shortlist": shortlist,
-            "block_size": block_size,
-            "max_pieces": translator.max_pieces,
-            "max_length": translator.max_length,
-            "has_tags": run.source_tokenizer.has_tags,
-        }
-        (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
-        serving.write_extras(
-            aside,
-            name,
-            path.name,
-            metadata,
-            _some_text(run.source_tokenizer),
-        )
-        copy_model_card(run, aside / MODEL_CARD)
-        write_sums(aside)
-    return path
+    if shortlist is not None:
+        return ShortlistDecoding(learn_shortlist(run, shortlist))
+    if draft_tokens is not None:
+        return BlockwiseDecoding(train_draft_head(run, draft_tokens))
+    return Decoding()
 
 
 def learn_shortlist(run: Run, size: int) -> Shortlist:

@@ -1,6 +1,5 @@
 """An exported SavedModel in Python."""
 
-import json
 import os
 import pathlib
 from collections.abc import Callable
@@ -10,7 +9,7 @@ import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 from keras_transformer import hardware
 from keras_transformer.data.tokenizer import as_strings
-from keras_transformer.export.files import METADATA, check_export
+from keras_transformer.export.files import check_export
 from keras_transformer.inference.lines import encoded
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import best_of
@@ -30,26 +29,15 @@ class SavedTranslator:
         path: the folder `NAME/VERSION`.
 
     Raises:
-        ValueError: if there is no SavedModel of this package and version, if
-            it is damaged, or if this machine cannot compute in its dtype.
+        ValueError: if there is no export of this format, if it is damaged, or
+            if this machine cannot compute in its dtype.
     """
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
-        check_export(path)
+        self.metadata = check_export(path)
+        hardware.check_half_precision(self.metadata["dtype"])
         self.loaded = tf.saved_model.load(str(path))
-        if "n_best" not in self.loaded.signatures:
-            raise ValueError(
-                f"The SavedModel in {str(path)!r} has no signature `n_best`: "
-                "it was not written by `keras-transformer export`."
-            )
-        self.metadata = json.loads((self.path / METADATA).read_text())
-        hardware.check_half_precision(self.metadata.get("dtype", "float32"))
-        if "max_length" not in self.metadata:
-            raise ValueError(
-                f"The SavedModel in {str(path)!r} was written by an earlier "
-                "version, before 0.1.0 was finished. Export the run again."
-            )
 
     def translate(self, text: tf.Tensor) -> dict:
         """Returns the best translation of each string.

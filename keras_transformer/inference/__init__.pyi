@@ -1,9 +1,12 @@
 from .attention_plot import plot_attention as plot_attention
-from .draft_head import ProposalLayer as ProposalLayer
+from .blockwise import BlockwiseDecoding as BlockwiseDecoding
+from .decoding import Decoding as Decoding
+from .draft_head import DraftHead as DraftHead
 from .evaluation import score as score
 from .lines import translate_lines as translate_lines
 from .search_settings import SearchSettings as SearchSettings
 from .sentences import SplitText as SplitText
 from .sentences import split_sentences as split_sentences
 from .shortlist import Shortlist as Shortlist
+from .shortlist import ShortlistDecoding as ShortlistDecoding
 from .translator import Translator as Translator

@@ -4,13 +4,20 @@ Shapes: B batch, k block size, L length limit, T positions read so far, D
 d_model, V vocabulary.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_transformer.ids import END
+from keras_transformer.inference.decoding import Decoding
+from keras_transformer.inference.draft_head import DraftHead
 from keras_transformer.inference.graph_layers import MASKED_SCORE, embed, linear
 from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.graph_weights import draft_head_weights
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.model import Transformer
 from keras_transformer.search.blockwise_search import blockwise_search
 from keras_transformer.search.constraints import length_penalty
 
@@ -23,43 +30,38 @@ class BlockwiseModel(InferenceModel):
     The caches only grow: keys and values of rejected tokens stay, but get a
     position that comes after all others, so that no token sees them.
 
-    Its weights are from `inference_weights`, with a `ProposalLayer`.
+    Its weights are those of `BlockwiseDecoding`.
     """
 
     @property
-    def block_size(self) -> int:
-        """Returns k, the number of tokens of a block."""
+    def draft_tokens(self) -> int:
+        """Returns k - 1, the number of tokens that are drafted at a step."""
         # Columns that `widened` adds are fewer than D, which is 128 or more.
-        width = self.weights["proposals"]["start"]["kernel"].shape[1]
-        return 1 + width // self.config.d_model
+        width = self.weights["draft_head"]["start"]["kernel"].shape[1]
+        return width // self.config.d_model
 
     def search(
         self,
         memory: dict[str, Any],
-        limits: tf.Tensor,
+        max_lengths: tf.Tensor,
+        settings: SearchSettings,
+        beam_size: int | tf.Tensor,
         alpha: float | tf.Tensor,
-        formula: str,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what greedy search finds, as `beam_search` does.
-
-        Args:
-            memory: from `encode`.
-            limits: int32 `(B,)`, the maximum number of tokens of each row.
-            alpha: α of the length penalty, a number or scalar tensor.
-            formula: formula of the length penalty.
-
-        Returns:
-            ids `(B, 1, L)` and float32 scores `(B, 1)`.
-        """
+        """Searches by blocks if the search is greedy."""
+        if not isinstance(beam_size, int) or beam_size > 1:
+            return super().search(
+                memory, max_lengths, settings, beam_size, alpha
+            )
         ids, scores, _ = blockwise_search(
             self.verify,
-            self.propose,
+            self.draft,
             self.empty_block_cache(memory),
-            limits,
-            self.block_size,
+            max_lengths,
+            1 + self.draft_tokens,
         )
         lengths = tf.argmax(tf.equal(ids, END), axis=1, output_type=tf.int32)
-        scores /= length_penalty(lengths + 1, alpha, formula)
+        scores /= length_penalty(lengths + 1, alpha, settings.length_penalty)
         return ids[:, None], scores[:, None]
 
     def empty_block_cache(self, memory: dict[str, Any]) -> dict[str, Any]:
@@ -79,14 +81,14 @@ class BlockwiseModel(InferenceModel):
 
         Args:
             tokens: ids `(B, k)`.
-            cache: from `empty_block_cache` or `propose`.
+            cache: from `empty_block_cache` or `draft`.
             positions: `(B,)`, the position of each sentence's first token.
 
         Returns:
             float32 logits `(B, k, V)` of the token after each of them, and the
             new cache.
         """
-        size, config = self.block_size, self.config
+        size, config = 1 + self.draft_tokens, self.config
         own = positions[:, None] + tf.range(size)  # [B, k]
         seen = tf.concat([cache["positions"], own], axis=1)  # [B, T + k]
         distance = own[:, :, None] - seen[:, None]
@@ -114,14 +116,14 @@ class BlockwiseModel(InferenceModel):
             "features": tf.reshape(x, [-1, size, config.d_model]),
         }
 
-    def propose(
+    def draft(
         self, cache: dict[str, Any], accepted: tf.Tensor, certain: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, Any]]:
-        """Proposes the tokens of the next block but for its first.
+        """Drafts the tokens of the next block, except for its first.
 
         Args:
             cache: from `verify`.
-            accepted: `(B,)`, the number of accepted proposals of the block.
+            accepted: `(B,)`, the number of accepted drafts of the block.
             certain: ids `(B,)`, the first tokens of the next block.
 
         Returns:
@@ -129,14 +131,14 @@ class BlockwiseModel(InferenceModel):
         """
         cache = dict(cache)
         features = cache.pop("features")
-        size, seen = self.block_size, cache["positions"]
+        size, seen = 1 + self.draft_tokens, cache["positions"]
         is_rejected = tf.range(size) > accepted[:, None]
         block = tf.where(is_rejected, REJECTED, seen[:, -size:])
         cache["positions"] = tf.concat([seen[:, :-size], block], axis=1)
 
         x = tf.gather(features, accepted, batch_dims=1)  # [B, D]
-        x = self._proposed(x, certain, cache["memory"])
-        layer = self.weights["proposals"]
+        x = self._draft_features(x, certain, cache["memory"])
+        layer = self.weights["draft_head"]
         if "likely" in layer:
             pieces = tf.convert_to_tensor(layer["likely_pieces"])
             logits = linear(x, layer["likely"], pieces.shape[0])
@@ -148,10 +150,10 @@ class BlockwiseModel(InferenceModel):
         return tf.reshape(tokens, [-1, size - 1]), cache
 
     def _layers_with_memory(self):
-        return [*super()._layers_with_memory(), self.weights["proposals"]]
+        return [*super()._layers_with_memory(), self.weights["draft_head"]]
 
-    def _proposed(self, x, tokens, memory):
-        """Computes what `ProposalLayer` does.
+    def _draft_features(self, x, tokens, memory):
+        """Computes what `DraftHead` does.
 
         Args:
             x: the decoder's output `(B, D)`.
@@ -161,18 +163,42 @@ class BlockwiseModel(InferenceModel):
         Returns:
             `(B·(k - 1), D)`.
         """
-        layer = self.weights["proposals"]
+        layer = self.weights["draft_head"]
         following = tf.gather(self.weights["target"]["table"], tokens)
-        shape = [-1, self.block_size - 1, self.config.d_model]
+        shape = [-1, self.draft_tokens, self.config.d_model]
         both = tf.concat([x, following], axis=1)
         change = linear(both, layer["start"], shape[1] * shape[2])
         x = x[:, None] + tf.reshape(tf.cast(change, tf.float32), shape)
         x = tf.reshape(x, [-1, self.config.d_model])
-        x = self._sublayer(
-            x,
-            layer,
-            "cross_norm",
-            "cross_output",
-            lambda h: self._attend_to_memory(h, layer, memory, -1)[0],
-        )
+        x, _ = self._attend_to_memory(x, layer, memory, -1)
         return self._feed_forward(x, layer)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockwiseDecoding(Decoding):
+    """Finds what greedy search finds, except for rounding, in fewer steps.
+
+    With another beam size it is beam search, without drafts.
+
+    Example:
+
+    >>> from keras_transformer.inference import DraftHead
+    >>> from keras_transformer.training import open_run
+    >>> head = DraftHead.for_model(open_run("runs/demo").config, draft_tokens=3)
+    >>> decoding = BlockwiseDecoding(head)  # once the head is trained
+
+    Args:
+        draft_head: a trained `DraftHead`.
+    """
+
+    draft_head: DraftHead
+    model_class = BlockwiseModel
+
+    def own_weights(
+        self, model: Transformer, dtype: str, suppressed_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """Returns the weights of the draft head."""
+        weights = draft_head_weights(
+            self.draft_head, model, dtype, suppressed_ids
+        )
+        return {"draft_head": weights}

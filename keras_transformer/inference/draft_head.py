@@ -1,6 +1,6 @@
-"""A layer that proposes the tokens after the next one.
+"""A layer that drafts the tokens after the next one.
 
-Shapes: B batch, T target length, S source length, D d_model, k block size.
+Shapes: B batch, T target length, S source length, D d_model, N draft tokens.
 """
 
 from typing import Any
@@ -12,53 +12,50 @@ from keras import KerasTensor, ops
 from keras_transformer.config import LAYER_FIELDS, TransformerConfig
 from keras_transformer.layers.arguments import Output, Shape
 from keras_transformer.layers.transformer_layers import TransformerLayer
+from keras_transformer.validation import checked_integer
 
 
-class ProposalLayer(TransformerLayer):
-    """Proposes the k - 1 tokens after the next one, for `blockwise_search`.
+class DraftHead(TransformerLayer):
+    """Drafts the N tokens after the next one, for `blockwise_search`.
 
     At each position, the decoder's output and the embedding of the next token
-    become k - 1 vectors, one for each token to propose. These attend to the
+    become N vectors, one for each token to draft. These attend to the
     source and pass through a feed-forward network, as in a decoder layer
     without self-attention; then the model projects them to logits. (Section 4
     of Stern et al., 2018, has the feed-forward network only.)
 
-    `learn_proposals` of `keras_transformer.training` trains it.
+    `train_draft_head` of `keras_transformer.training` trains it.
 
     Example:
 
     >>> from keras import ops
-    >>> layer = ProposalLayer(4, d_model=8, num_heads=2, d_ff=16)
+    >>> layer = DraftHead(3, d_model=8, num_heads=2, d_ff=16)
     >>> features = next_tokens = ops.ones((2, 7, 8))
     >>> memory = ops.ones((2, 5, 8))
     >>> tuple(layer(features, next_tokens, memory).shape)
     (2, 21, 8)
 
     Args:
-        block_size: k, the number of tokens of a block, at least 2.
+        draft_tokens: N, at least 1. A step reads one more token.
         **kwargs: those of `DecoderLayer`.
 
     Attributes:
-        likely_pieces: int32 ids of the pieces that may be proposed, or `None`
+        likely_pieces: int32 ids of the pieces that may be drafted, or `None`
             (default), any. `blockwise_search` finds the same with any of them,
             but rare pieces take longer to project to than they gain.
 
     Raises:
-        ValueError: if `block_size` is less than 2.
+        ValueError: if `draft_tokens` is no integer of at least 1.
     """
 
-    def __init__(self, block_size: int, **kwargs: Any):
-        if block_size < 2:
-            raise ValueError(
-                "A block for proposals has at least two tokens. "
-                f"Received: block_size={block_size}"
-            )
+    def __init__(self, draft_tokens: int, **kwargs: Any):
+        draft_tokens = checked_integer("draft_tokens", draft_tokens)
         super().__init__(**kwargs)
-        self.block_size = block_size
+        self.draft_tokens = draft_tokens
         self.likely_pieces: np.ndarray | None = None
-        # The first guess of all proposals is the next token's vector.
+        # The first guess of all drafts is the next token's vector.
         self.start = keras.layers.Dense(
-            (block_size - 1) * self.d_model,
+            draft_tokens * self.d_model,
             kernel_initializer="zeros",
             dtype=self.dtype_policy,
             name="start",
@@ -72,13 +69,13 @@ class ProposalLayer(TransformerLayer):
 
     @classmethod
     def for_model(
-        cls, config: TransformerConfig, block_size: int, **kwargs: Any
-    ) -> "ProposalLayer":
+        cls, config: TransformerConfig, draft_tokens: int, **kwargs: Any
+    ) -> "DraftHead":
         """Returns a built layer for a `Transformer` of a config.
 
         Args:
             config: the model's config.
-            block_size: k.
+            draft_tokens: N.
             **kwargs: other arguments of the layer, such as `dtype`.
         """
         same = {
@@ -86,7 +83,7 @@ class ProposalLayer(TransformerLayer):
             for name in LAYER_FIELDS
             if name != "attention_window" and not name.endswith("dropout_rate")
         }
-        layer = cls(block_size, **same, **kwargs)
+        layer = cls(draft_tokens, **same, **kwargs)
         layer.build(*[(None, None, config.d_model)] * 3)
         return layer
 
@@ -113,7 +110,7 @@ class ProposalLayer(TransformerLayer):
         memory_mask: KerasTensor | None = None,
         training: bool | None = None,
     ) -> Output:
-        """Returns the vectors `(B, T·(k - 1), D)` of all proposals.
+        """Returns the vectors `(B, T·N, D)` of all drafts.
 
         Args:
             x: the decoder's output `(B, T, D)`.
@@ -123,7 +120,7 @@ class ProposalLayer(TransformerLayer):
         """
         batch, length = ops.shape(x)[:2]
         change = self.start(ops.concatenate([x, next_tokens], axis=-1))
-        shape = (batch, length, self.block_size - 1, self.d_model)
+        shape = (batch, length, self.draft_tokens, self.d_model)
         x = ops.expand_dims(x, 2) + ops.reshape(change, shape)
         x = ops.reshape(x, (batch, -1, self.d_model))
 
@@ -145,14 +142,14 @@ class ProposalLayer(TransformerLayer):
         )
 
     def compute_mask(self, *_: Any, **__: Any) -> None:
-        """Returns no mask: there are k - 1 vectors at each position."""
+        """Returns no mask: there are N vectors at each position."""
 
     def compute_output_shape(
         self, x_shape: Shape, memory_shape: Shape | None = None, **_: Shape
     ) -> Shape:
         batch, length, width = x_shape
-        count = self.block_size - 1
+        count = self.draft_tokens
         return (batch, None if length is None else length * count, width)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "block_size": self.block_size}
+        return {**super().get_config(), "draft_tokens": self.draft_tokens}

@@ -1,6 +1,7 @@
-"""Layers in plain TensorFlow, over weights of `inference_weights`.
+"""Operations of the fast forward pass, over weights of `graph_weights`.
 
-Shapes: n rows, D width.
+Shapes: B batch, n rows (of each sentence, in attention), T keys, H heads, K
+width of a head, D d_model, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -11,9 +12,11 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.windowed_attention import Blocks
 
+MASKED_SCORE = -1e9  # added to the scores of masked positions
 # Smaller matrices are multiplied whole, see `product`.
 HALVED_DEPTH = 256
 HALVED_SIZE = 2**18
+ONE_THREAD = 2**18  # number of multiplications for which one thread is enough
 
 
 def embed(
@@ -90,45 +93,6 @@ def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return left @ upper + right @ lower
 
 
-def cross_entropy(
-    x: tf.Tensor,
-    target: tf.Tensor,
-    projection: dict[str, tf.Tensor],
-    vocab_size: int,
-) -> tf.Tensor:
-    """Returns the cross-entropy `(B, T)` of ids, float32.
-
-    One row at a time: the logits of all rows would fill the memory.
-
-    Args:
-        x: the decoder's output `(B, T, D)`.
-        target: ids `(B, T)`.
-        projection: `kernel` `(D, V)` and, if there is one, `logits_bias`.
-        vocab_size: V; the matrix may have more columns.
-    """
-    # The bias of the projection bars ids, which a given target may contain.
-    layer = {"kernel": projection["kernel"]}
-    if "logits_bias" in projection:
-        layer["bias"] = projection["logits_bias"]
-
-    def add_row(i, losses):
-        logits = linear(x[i], layer, vocab_size)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            target[i], tf.cast(logits, tf.float32)
-        )
-        return i + 1, tf.concat([losses, loss[None]], axis=0)
-
-    batch, length = tf.unstack(tf.shape(target))
-    _, losses = tf.while_loop(
-        lambda i, _: i < batch,
-        add_row,
-        (0, tf.zeros([0, length])),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])),
-        parallel_iterations=1,
-    )
-    return losses
-
-
 def normalize(
     x: tf.Tensor, weights: dict[str, tf.Tensor], epsilon: float
 ) -> tf.Tensor:
@@ -138,10 +102,6 @@ def normalize(
     variance = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
     scale = tf.math.rsqrt(variance + epsilon)
     return x * scale * weights["gamma"] + weights["beta"]
-
-
-MASKED_SCORE = -1e9  # added to the scores of masked positions
-ONE_THREAD = 2**18  # number of multiplications for which one thread is enough
 
 
 def attend(
@@ -168,25 +128,6 @@ def attend(
     )
 
 
-def window_blocks(
-    window: int,
-    length: tf.Tensor,
-    masks: Sequence[tf.Tensor] = (),
-    causal: bool = False,
-) -> tuple[Blocks, tf.Tensor]:
-    """Returns the `Blocks` of whole sequences, and their attention bias,
-    broadcastable to `(B, H, N, W, 3W)`."""
-    blocks = Blocks(length, window, causal)
-    return blocks, tf.where(blocks.mask(masks), 0.0, MASKED_SCORE)
-
-
-def swap_axes(x: tf.Tensor) -> tf.Tensor:
-    """Swaps axes 1 and 2, as integers: oneDNN transposes floats in another
-    thread, which takes ten times as long for few numbers."""
-    dtype = {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]
-    return tf.bitcast(tf.transpose(tf.bitcast(x, dtype), [0, 2, 1, 3]), x.dtype)
-
-
 def _attend_small(queries, keys, values, attention_bias):
     """Computes attention with TensorFlow's own kernels, in one thread. The
     kernels of oneDNN take several times as long for so few numbers, but it has
@@ -208,3 +149,61 @@ def _attend_large(queries, keys, values, attention_bias):
     scores = tf.matmul(queries, keys, transpose_b=True)
     weights = tf.nn.softmax(tf.cast(scores, tf.float32) + attention_bias)
     return tf.matmul(tf.cast(weights, values.dtype), values), weights
+
+
+def window_blocks(
+    window: int,
+    length: tf.Tensor,
+    masks: Sequence[tf.Tensor] = (),
+    causal: bool = False,
+) -> tuple[Blocks, tf.Tensor]:
+    """Returns the `Blocks` of whole sequences, and their attention bias,
+    broadcastable to `(B, H, N, W, 3W)`."""
+    blocks = Blocks(length, window, causal)
+    return blocks, tf.where(blocks.mask(masks), 0.0, MASKED_SCORE)
+
+
+def swap_axes(x: tf.Tensor) -> tf.Tensor:
+    """Swaps axes 1 and 2, as integers: oneDNN transposes floats in another
+    thread, which takes ten times as long for few numbers."""
+    dtype = {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]
+    return tf.bitcast(tf.transpose(tf.bitcast(x, dtype), [0, 2, 1, 3]), x.dtype)
+
+
+def cross_entropy(
+    x: tf.Tensor,
+    target: tf.Tensor,
+    projection: dict[str, tf.Tensor],
+    vocab_size: int,
+) -> tf.Tensor:
+    """Returns the cross-entropy `(B, T)` of ids, float32.
+
+    One row at a time: the logits of all rows would fill the memory.
+
+    Args:
+        x: the decoder's output `(B, T, D)`.
+        target: ids `(B, T)`.
+        projection: `kernel` `(D, V)` and, if there is one, `logits_bias`.
+        vocab_size: V; the matrix may have more columns.
+    """
+    # The bias of the projection suppresses ids that a target may contain.
+    layer = {"kernel": projection["kernel"]}
+    if "logits_bias" in projection:
+        layer["bias"] = projection["logits_bias"]
+
+    def add_row(i, losses):
+        logits = linear(x[i], layer, vocab_size)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            target[i], tf.cast(logits, tf.float32)
+        )
+        return i + 1, tf.concat([losses, loss[None]], axis=0)
+
+    batch, length = tf.unstack(tf.shape(target))
+    _, losses = tf.while_loop(
+        lambda i, _: i < batch,
+        add_row,
+        (0, tf.zeros([0, length])),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])),
+        parallel_iterations=1,
+    )
+    return losses

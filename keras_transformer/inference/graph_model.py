@@ -1,8 +1,14 @@
 """The forward pass of a trained model in plain TensorFlow, made for speed.
 
-It computes the same function as `Transformer`, for sources with at least one
-real position. The beams of a sentence are one row, and their caches are never
-reordered: each beam attends to its own ancestors among all cached positions.
+Inference has its own forward pass, separate from the Keras layers: it
+translates several times as fast. Projections that share an input are one
+matrix, the scales of the paper are multiplied into the weights, and the beams
+of a sentence are one row whose caches are never reordered: each beam attends
+to its own ancestors among all cached positions. Layers with these matrices
+could not be trained as the paper describes. The function is the same as that
+of `Transformer`, for sources with at least one real position.
+
+`graph_weights` arranges the weights, `graph_layers` has the operations.
 
 Shapes: B batch, K beam size, S source length, T steps so far, H heads, D
 d_model, V vocabulary.
@@ -25,6 +31,8 @@ from keras_transformer.inference.graph_layers import (
     swap_axes,
     window_blocks,
 )
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.search.beam_search import beam_search
 
 
 class InferenceModel:
@@ -83,16 +91,11 @@ class InferenceModel:
         embedding = self.weights.get("source", self.weights["target"])
         x = embed(source, embedding, tf.range(length), self.config)  # [B·S, D]
         for layer in self.weights["encoder"]:
-
-            def attend_to_itself(h, layer=layer):
-                queries, keys, values = self._project(
-                    h, layer["self"], batch, 1
-                )
-                return self._attend(queries, keys, values, own_bias, blocks)[0]
-
-            x = self._sublayer(
-                x, layer, "self_norm", "self_output", attend_to_itself
-            )
+            h = self._norm_first(x, layer["self_norm"])
+            queries, keys, values = self._project(h, layer["self"], batch, 1)
+            h, _ = self._attend(queries, keys, values, own_bias, blocks)
+            h = linear(h, layer["self_output"], self.config.d_model)
+            x = self._add_and_norm(x, h, layer["self_norm"])
             x = self._feed_forward(x, layer)
         if self.config.norm_first:
             x = self._norm(x, self.weights["encoder_norm"])
@@ -103,6 +106,43 @@ class InferenceModel:
             ],
             "attention_bias": attention_bias,
         }
+
+    def search(
+        self,
+        memory: dict[str, Any],
+        max_lengths: tf.Tensor,
+        settings: SearchSettings,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Searches the translations of encoded sources: section 6.1.
+
+        Args:
+            memory: from `encode`.
+            max_lengths: int32 `(B,)`, the maximum number of tokens of each
+                translation.
+            settings: settings of the search; beam size and α are given apart.
+            beam_size: K, an integer or scalar tensor.
+            alpha: α of the length penalty, a number or scalar tensor.
+
+        Returns:
+            Target ids `(B, K, T)`, best first, and float32 scores `(B, K)`.
+        """
+
+        def step(tokens, cache, index):
+            return self.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
+
+        return beam_search(
+            step,
+            self.empty_cache(memory, beam_size),
+            max_lengths,
+            beam_size,
+            alpha,
+            reorder_cache=self.reorder_cache,
+            select_rows=self.select_rows,
+            length_penalty=settings.length_penalty,
+            early_stopping=settings.early_stopping,
+        )
 
     def _layers_with_memory(self):
         """Returns the layers that attend to the memory."""
@@ -197,7 +237,7 @@ class InferenceModel:
             blocks, attention_bias = window_blocks(window, length, causal=True)
         x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
         x = tf.reshape(x, [batch, length, self.config.d_model])
-        # Here no id is barred, since the target is given.
+        # Here no id is suppressed, since the target is given.
         losses = cross_entropy(
             x, target, self.weights["projection"], self.config.vocab_size
         )
@@ -205,7 +245,9 @@ class InferenceModel:
         return -losses * real, attention
 
     @staticmethod
-    def reorder(cache: dict[str, Any], beams: tf.Tensor) -> dict[str, Any]:
+    def reorder_cache(
+        cache: dict[str, Any], beams: tf.Tensor
+    ) -> dict[str, Any]:
         """Returns the cache of beams that continue beams `(B, K)`.
 
         Only the ancestors change.
@@ -214,7 +256,9 @@ class InferenceModel:
         return {**cache, "ancestors": ancestors}
 
     @staticmethod
-    def keep(cache: dict[str, Any], sentences: tf.Tensor) -> dict[str, Any]:
+    def select_rows(
+        cache: dict[str, Any], sentences: tf.Tensor
+    ) -> dict[str, Any]:
         """Returns the cache of some sentences `(n,)` only."""
         return tf.nest.map_structure(lambda x: tf.gather(x, sentences), cache)
 
@@ -237,47 +281,44 @@ class InferenceModel:
         batch = tf.shape(memory["attention_bias"])[0]
         heads, attention = [], []
         for i, layer in enumerate(self.weights["decoder"]):
-
-            def attend_to_itself(h, i=i, layer=layer):
-                queries, keys, values = self._project(
-                    h, layer["self"], batch, 1
-                )
-                if cache is not None:
-                    keys = tf.concat([cache[i][0], keys], axis=2)
-                    values = tf.concat([cache[i][1], values], axis=2)
-                heads.append((keys, values))
-                return self._attend(
-                    queries, keys, values, attention_bias, blocks
-                )[0]
-
-            def attend_to_memory(h, i=i, layer=layer):
-                h, weights = self._attend_to_memory(h, layer, memory, i)
-                attention.append(weights)
-                return h
-
-            x = self._sublayer(
-                x, layer, "self_norm", "self_output", attend_to_itself
-            )
-            x = self._sublayer(
-                x, layer, "cross_norm", "cross_output", attend_to_memory
-            )
+            h = self._norm_first(x, layer["self_norm"])
+            queries, keys, values = self._project(h, layer["self"], batch, 1)
+            if cache is not None:
+                keys = tf.concat([cache[i][0], keys], axis=2)
+                values = tf.concat([cache[i][1], values], axis=2)
+            heads.append((keys, values))
+            h, _ = self._attend(queries, keys, values, attention_bias, blocks)
+            h = linear(h, layer["self_output"], self.config.d_model)
+            x = self._add_and_norm(x, h, layer["self_norm"])
+            x, weights = self._attend_to_memory(x, layer, memory, i)
+            attention.append(weights)
             x = self._feed_forward(x, layer)
         if self.config.norm_first:
             x = self._norm(x, self.weights["decoder_norm"])
         return x, heads, attention
 
-    def _attend_to_memory(self, h, layer, memory, i):
-        """Attends to the memory's keys and values number i.
+    def _attend_to_memory(self, x, layer, memory, i):
+        """Applies the sub-layer that attends to keys and values number i.
 
         Returns:
-            `(B·n, H·K)`, and the weights `(B, H, n, S)`.
+            `(B·n, D)`, and the weights `(B, H, n, S)`.
         """
         attention_bias = memory["attention_bias"]
         batch = tf.shape(attention_bias)[0]
+        h = self._norm_first(x, layer["cross_norm"])
         h = linear(h, layer["query"], self.config.num_heads * self.key_dim)
         queries = self._split_heads(h, batch, self.key_dim)
         keys, values = memory["heads"][i]
-        return self._attend(queries, keys, values, attention_bias)
+        h, weights = self._attend(queries, keys, values, attention_bias)
+        h = linear(h, layer["cross_output"], self.config.d_model)
+        return self._add_and_norm(x, h, layer["cross_norm"]), weights
+
+    def _feed_forward(self, x, layer):
+        activation = keras.activations.get(self.config.activation)
+        h = self._norm_first(x, layer["feed_forward_norm"])
+        h = activation(linear(h, layer["inner"], self.config.d_ff))
+        h = linear(h, layer["outer"], self.config.d_model)
+        return self._add_and_norm(x, h, layer["feed_forward_norm"])
 
     def _logits(self, x, memory):
         """Returns float32 logits `(B·K, V)` of rows `(B·K, D)`."""
@@ -323,25 +364,14 @@ class InferenceModel:
         width = self.config.num_heads * self.value_dim
         return tf.reshape(x, [-1, width]), weights
 
-    def _sublayer(self, x, layer, norm, output, function):
-        width = self.config.d_model
-        return self._residual(
-            x, layer[norm], lambda h: linear(function(h), layer[output], width)
-        )
+    def _norm_first(self, x, norm):
+        """Returns the input of a sub-layer."""
+        return self._norm(x, norm) if self.config.norm_first else x
 
-    def _feed_forward(self, x, layer):
-        activation = keras.activations.get(self.config.activation)
-
-        def feed_forward(h):
-            h = activation(linear(h, layer["inner"], self.config.d_ff))
-            return linear(h, layer["outer"], self.config.d_model)
-
-        return self._residual(x, layer["feed_forward_norm"], feed_forward)
-
-    def _residual(self, x, norm, function):
-        if self.config.norm_first:
-            return x + tf.cast(function(self._norm(x, norm)), tf.float32)
-        return self._norm(x + tf.cast(function(x), tf.float32), norm)
+    def _add_and_norm(self, x, h, norm):
+        """Adds the output `h` of a sub-layer to its input."""
+        x = x + tf.cast(h, tf.float32)
+        return x if self.config.norm_first else self._norm(x, norm)
 
     def _norm(self, x, norm):
         return normalize(x, norm, self.config.layer_norm_epsilon)

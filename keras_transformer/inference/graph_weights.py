@@ -9,32 +9,32 @@ another's. Some matrices have more columns than D_out, see `widened`.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.inference.draft_head import ProposalLayer
+from keras_transformer.inference.draft_head import DraftHead
 from keras_transformer.layers import FeatureEmbedding
 from keras_transformer.model import Transformer
 
 SLOW_COLUMNS = 512  # a multiple of so many columns makes a matrix slow
 MORE_COLUMNS = 16  # 64 bytes, a line of the processor's cache
 
+Layer = dict[str, tf.Tensor]
+
 
 def inference_weights(
     model: Transformer,
     dtype: str = "float32",
-    barred: Sequence[int] = (),
-    proposals: ProposalLayer | None = None,
-) -> dict:
+    suppressed_ids: Sequence[int] = (),
+) -> dict[str, Any]:
     """Returns the weights of a `Transformer` as `InferenceModel` needs them.
 
     Args:
         model: the trained model.
         dtype: dtype of the matrices, "float32" (default) or "bfloat16". Sums,
             norms and softmax are always float32.
-        barred: ids that must not be generated. Defaults to none.
-        proposals: a `ProposalLayer` for a `BlockwiseModel`, or `None`
-            (default).
+        suppressed_ids: ids that must not be generated. Defaults to none.
 
     Returns:
         Nested dictionaries of tensors.
@@ -43,130 +43,157 @@ def inference_weights(
         ValueError: if a layer is quantized.
     """
     config = model.config
-
-    def array(variable):
-        return tf.cast(tf.convert_to_tensor(variable), tf.float32)
-
-    def linear(*layers, scales=None):
-        """Concatenates the outputs of several layers in one layer."""
-        scales = scales or [1.0] * len(layers)
-        pairs = list(zip(layers, scales, strict=True))
-        for layer in layers:
-            _check_plain(layer)
-        kernel = tf.concat([array(x.kernel) * s for x, s in pairs], axis=1)
-        result = {"kernel": kernel}
-        if layers[0].use_bias:
-            bias = tf.concat([array(x.bias) * s for x, s in pairs], axis=0)
-            result["bias"] = bias
-        return widened(result, dtype)
-
-    def norm(layer):
-        return {"gamma": array(layer.gamma), "beta": array(layer.beta)}
-
-    def self_attention(layer):
-        attention = layer.self_attention
-        return {
-            "self": linear(
-                attention.query_projection,
-                attention.key_projection,
-                attention.value_projection,
-                scales=[1 / math.sqrt(attention.key_dim), 1.0, 1.0],
-            ),
-            "self_output": linear(attention.output_projection),
-            "self_norm": norm(layer.self_attention_norm),
-        }
-
-    def cross_attention(layer):
-        attention = layer.cross_attention
-        return {
-            "query": linear(
-                attention.query_projection,
-                scales=[1 / math.sqrt(attention.key_dim)],
-            ),
-            "memory": linear(
-                attention.key_projection, attention.value_projection
-            ),
-            "cross_output": linear(attention.output_projection),
-            "cross_norm": norm(layer.cross_attention_norm),
-        }
-
-    def feed_forward(layer):
-        return {
-            "inner": linear(layer.feed_forward.inner),
-            "outer": linear(layer.feed_forward.outer),
-            "feed_forward_norm": norm(layer.feed_forward_norm),
-        }
-
-    def embedding(layer):
-        if isinstance(layer, FeatureEmbedding):
-            result = linear(layer.projection)
-        else:
-            scale = config.d_model**0.5 if config.scale_embeddings else 1.0
-            result = {"table": array(layer.embeddings) * scale}
-        if config.positions == "learned":
-            result["positions"] = array(layer.position_embeddings)
-        return result
-
-    def projection(layer, pieces=None):
-        """Returns what projects to the logits of some pieces, or of all."""
-        bias = tf.zeros([config.vocab_size])
-        result = {"kernel": tf.transpose(array(layer.projection))}
-        if config.use_logits_bias:
-            result["logits_bias"] = bias = array(layer.logits_bias)
-        is_barred = tf.reduce_any(
-            tf.one_hot(barred, config.vocab_size, True, False), axis=0
-        )
-        result["bias"] = tf.where(is_barred, float("-inf"), bias)
-        if pieces is not None:
-            result = {
-                name: tf.gather(x, pieces, axis=-1)
-                for name, x in result.items()
-            }
-        return widened(result, dtype)
-
     weights = {
-        "target": embedding(model.target_embedding),
+        "target": _embedding(model.target_embedding, model, dtype),
         "encoder": [
-            {**self_attention(x), **feed_forward(x)}
+            {**_self_attention(x, dtype), **_feed_forward(x, dtype)}
             for x in model.encoder_layers
         ],
         "decoder": [
-            {**self_attention(x), **cross_attention(x), **feed_forward(x)}
+            {
+                **_self_attention(x, dtype),
+                **_cross_attention(x, dtype),
+                **_feed_forward(x, dtype),
+            }
             for x in model.decoder_layers
         ],
-        "projection": projection(model.target_embedding),
+        "projection": widened(_projection(model, suppressed_ids), dtype),
     }
     if not config.shared_vocabulary:
-        weights["source"] = embedding(model.source_embedding)
+        weights["source"] = _embedding(model.source_embedding, model, dtype)
     if config.norm_first:
-        weights["encoder_norm"] = norm(model.encoder_norm)
-        weights["decoder_norm"] = norm(model.decoder_norm)
-    if proposals is not None:
-        weights["proposals"] = {
-            "start": linear(proposals.start),
-            **cross_attention(proposals),
-            **feed_forward(proposals),
-        }
-        if proposals.likely_pieces is not None:
-            pieces = tf.constant(proposals.likely_pieces, tf.int32)
-            weights["proposals"] |= {
-                "likely_pieces": pieces,
-                "likely": projection(model.target_embedding, pieces),
-            }
+        weights["encoder_norm"] = _norm(model.encoder_norm)
+        weights["decoder_norm"] = _norm(model.decoder_norm)
     return weights
 
 
-def _check_plain(layer):
-    if mode := layer.quantization_mode:
-        raise ValueError(
-            "A model to translate with must not be quantized. Received: "
-            f"{layer.path} in {mode}. Take the model as it was before, and "
-            "quantize its export by "
-            "`keras-transformer export --dtype int8`."
-        )
+def draft_head_weights(
+    head: DraftHead,
+    model: Transformer,
+    dtype: str = "float32",
+    suppressed_ids: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Returns the weights of a draft head as `BlockwiseModel` needs them.
+
+    Args:
+        head: the trained draft head.
+        model: the `Transformer` that it drafts for.
+        dtype: as for `inference_weights`.
+        suppressed_ids: as for `inference_weights`.
+    """
+    weights: dict[str, Any] = {
+        "start": _linear(dtype, head.start),
+        **_cross_attention(head, dtype),
+        **_feed_forward(head, dtype),
+    }
+    if head.likely_pieces is not None:
+        pieces = tf.constant(head.likely_pieces, tf.int32)
+        likely = {
+            name: tf.gather(x, pieces, axis=-1)
+            for name, x in _projection(model, suppressed_ids).items()
+        }
+        weights["likely_pieces"] = pieces
+        weights["likely"] = widened(likely, dtype)
+    return weights
 
 
-def widened(layer: dict[str, tf.Tensor], dtype: str) -> dict[str, tf.Tensor]:
+def _self_attention(layer, dtype):
+    attention = layer.self_attention
+    return {
+        "self": _linear(
+            dtype,
+            attention.query_projection,
+            attention.key_projection,
+            attention.value_projection,
+            scales=[1 / math.sqrt(attention.key_dim), 1.0, 1.0],
+        ),
+        "self_output": _linear(dtype, attention.output_projection),
+        "self_norm": _norm(layer.self_attention_norm),
+    }
+
+
+def _cross_attention(layer, dtype):
+    attention = layer.cross_attention
+    return {
+        "query": _linear(
+            dtype,
+            attention.query_projection,
+            scales=[1 / math.sqrt(attention.key_dim)],
+        ),
+        "memory": _linear(
+            dtype, attention.key_projection, attention.value_projection
+        ),
+        "cross_output": _linear(dtype, attention.output_projection),
+        "cross_norm": _norm(layer.cross_attention_norm),
+    }
+
+
+def _feed_forward(layer, dtype):
+    return {
+        "inner": _linear(dtype, layer.feed_forward.inner),
+        "outer": _linear(dtype, layer.feed_forward.outer),
+        "feed_forward_norm": _norm(layer.feed_forward_norm),
+    }
+
+
+def _embedding(layer, model, dtype):
+    config = model.config
+    if isinstance(layer, FeatureEmbedding):
+        result = _linear(dtype, layer.projection)
+    else:
+        scale = config.d_model**0.5 if config.scale_embeddings else 1.0
+        result = {"table": _array(layer.embeddings) * scale}
+    if config.positions == "learned":
+        result["positions"] = _array(layer.position_embeddings)
+    return result
+
+
+def _projection(model, suppressed_ids):
+    """Returns the float32 layer that projects to logits.
+
+    Its bias is -inf at suppressed ids. `logits_bias`, if there is one, is the
+    trained bias, for the logits of given targets.
+    """
+    layer, size = model.target_embedding, model.config.vocab_size
+    bias = tf.zeros([size])
+    result = {"kernel": tf.transpose(_array(layer.projection))}
+    if model.config.use_logits_bias:
+        result["logits_bias"] = bias = _array(layer.logits_bias)
+    is_suppressed = tf.reduce_any(
+        tf.one_hot(suppressed_ids, size, True, False), axis=0
+    )
+    result["bias"] = tf.where(is_suppressed, float("-inf"), bias)
+    return result
+
+
+def _linear(dtype, *layers, scales=None):
+    """Concatenates the outputs of several layers, scaled, in one layer."""
+    pairs = list(zip(layers, scales or [1.0] * len(layers), strict=True))
+    for layer in layers:
+        if mode := layer.quantization_mode:
+            raise ValueError(
+                "A model to translate with must not be quantized. Received: "
+                f"{layer.path} in {mode}. Take the model as it was before, "
+                "and quantize its export by "
+                "`keras-transformer export --dtype int8`."
+            )
+    kernel = tf.concat([_array(x.kernel) * s for x, s in pairs], axis=1)
+    result = {"kernel": kernel}
+    if layers[0].use_bias:
+        bias = tf.concat([_array(x.bias) * s for x, s in pairs], axis=0)
+        result["bias"] = bias
+    return widened(result, dtype)
+
+
+def _norm(layer):
+    return {"gamma": _array(layer.gamma), "beta": _array(layer.beta)}
+
+
+def _array(variable):
+    return tf.cast(tf.convert_to_tensor(variable), tf.float32)
+
+
+def widened(layer: Layer, dtype: str) -> Layer:
     """Casts a layer, and adds columns of zeros to a matrix that would be slow.
 
     Where the rows of a float32 matrix are multiples of 2 KB apart, numbers

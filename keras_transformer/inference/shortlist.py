@@ -9,6 +9,7 @@ for each source piece, C common pieces, L pieces of a sentence's list.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ import tensorflow as tf
 from keras_transformer.config import TransformerConfig
 from keras_transformer.data.batches import TrainingPairs, take_slices
 from keras_transformer.ids import END, PAD
+from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.model import Transformer
 from keras_transformer.validation import checked_integer
 
 COMMON = 100  # the most frequent target pieces are in every list
@@ -85,10 +89,6 @@ class Shortlist:
         is_kept = ranks < size
         likely[source[is_kept], ranks[is_kept]] = target[is_kept]
         return cls(likely, common.astype(np.int32))
-
-    def tensors(self) -> dict[str, tf.Tensor]:
-        """Returns both arrays as tensors, by name."""
-        return {name: tf.constant(array) for name, array in vars(self).items()}
 
 
 def _affordable(pairs, rows):
@@ -177,6 +177,20 @@ class ShortlistedModel(InferenceModel):
         is_new = tf.concat([is_first, is_new], axis=1)
         return tf.ragged.boolean_mask(every, is_new).to_tensor(PAD)
 
+    def search(
+        self,
+        memory: dict[str, Any],
+        max_lengths: tf.Tensor,
+        settings: SearchSettings,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Searches among the pieces of the lists, and returns their ids."""
+        numbers, scores = super().search(
+            memory, max_lengths, settings, beam_size, alpha
+        )
+        return self.pieces(numbers, memory), scores
+
     def step(
         self, tokens: tf.Tensor, cache: dict[str, Any], index: tf.Tensor
     ) -> tuple[tf.Tensor, dict[str, Any]]:
@@ -196,3 +210,29 @@ class ShortlistedModel(InferenceModel):
         logits = tf.matmul(x, kernel) + memory["bias"][:, None]
         length = tf.shape(kernel)[2]
         return tf.cast(tf.reshape(logits, [-1, length]), tf.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShortlistDecoding(Decoding):
+    """Decodes by beam search among the likely pieces of each sentence.
+
+    Example:
+
+    >>> from keras_transformer.data import PreparedCorpus
+    >>> from keras_transformer.inference import Shortlist
+    >>> pairs = PreparedCorpus("runs/demo/data")
+    >>> decoding = ShortlistDecoding(Shortlist.learn(pairs, 300, 300, size=10))
+
+    Args:
+        shortlist: a `Shortlist`.
+    """
+
+    shortlist: Shortlist
+    model_class = ShortlistedModel
+
+    def own_weights(
+        self, model: Transformer, dtype: str, suppressed_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """Returns the arrays of the shortlist."""
+        arrays = vars(self.shortlist).items()
+        return {"shortlist": {name: tf.constant(x) for name, x in arrays}}

@@ -1,4 +1,4 @@
-"""Translation of text: tokenizer, model and beam search in one graph.
+"""Translation of text: tokenizers, model and search in one graph.
 
 Shapes: B batch, K beam size, S source length, T target length.
 """
@@ -9,16 +9,14 @@ import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer, as_strings
 from keras_transformer.ids import END, PAD
-from keras_transformer.inference.blockwise import BlockwiseModel
-from keras_transformer.inference.draft_head import ProposalLayer
+from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
 from keras_transformer.inference.punctuation import normalize_punctuation
-from keras_transformer.inference.search_settings import SearchSettings, checked
-from keras_transformer.inference.shortlist import Shortlist, ShortlistedModel
+from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.model import Transformer
-from keras_transformer.search.beam_search import beam_search
+from keras_transformer.search.next_token import python_number
 
 
 class Translator:
@@ -44,16 +42,13 @@ class Translator:
         source_tokenizer, target_tokenizer: a `Tokenizer` each, the same one for
             a shared vocabulary.
         settings: settings of the search. Defaults to `SearchSettings()`.
-        weights: `inference_weights` to use instead of the model's weights.
-        shortlist: a `Shortlist` for the search, or `None` (default): all target
-            pieces.
-        proposals: a `ProposalLayer` for greedy search, which then finds the
-            same in fewer steps, but for rounding, or `None` (default). Other
-            searches do without.
+        decoding: how to search: a `ShortlistDecoding` or `BlockwiseDecoding`.
+            Defaults to `Decoding()`, beam search among all target pieces.
+        weights: weights to use instead of those of the model and the decoding.
 
     Raises:
         ValueError: if the vocabularies of a tokenizer and of the model differ
-            in size, or if both a shortlist and proposals are given.
+            in size.
     """
 
     def __init__(
@@ -62,15 +57,9 @@ class Translator:
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         settings: SearchSettings | None = None,
+        decoding: Decoding | None = None,
         weights: dict[str, Any] | None = None,
-        shortlist: Shortlist | None = None,
-        proposals: ProposalLayer | None = None,
     ):
-        if shortlist and proposals:
-            raise ValueError(
-                "Proposals are made from all pieces, not from a shortlist. "
-                "Received both. Choose one."
-            )
         config = model.config
         sizes = config.source_vocab_size or config.vocab_size, config.vocab_size
         tokenizers = source_tokenizer, target_tokenizer
@@ -87,12 +76,11 @@ class Translator:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.settings = settings or SearchSettings()
+        self.decoding = decoding or Decoding()
         self.weights = weights
-        self.shortlist = shortlist
-        self.proposals = proposals
 
     def fixed(self, dtype: str = "float32") -> "Translator":
-        """Returns a translator with `inference_weights` as its own variables.
+        """Returns a translator whose weights are variables of its own.
 
         Args:
             dtype: dtype of the matrices. Defaults to "float32". In "int8" they
@@ -104,9 +92,8 @@ class Translator:
             self.source_tokenizer,
             self.target_tokenizer,
             self.settings,
+            self.decoding,
             variables(weights, in_int8=dtype == "int8"),
-            self.shortlist,
-            self.proposals,
         )
 
     def compiled(self) -> tf.types.experimental.PolymorphicFunction:
@@ -160,7 +147,7 @@ class Translator:
         """
         if max_length is None:
             max_length = self.max_length
-        beam_size, alpha, max_length = checked(
+        beam_size, alpha, max_length = _checked(
             self.settings, beam_size, alpha, max_length
         )
         text = as_strings(text)
@@ -247,16 +234,12 @@ class Translator:
         ids, scores = self.search(
             source, settings.beam_size, settings.alpha, self.max_length
         )
-        found = explained(
-            self.inference_model(),
-            self.source_tokenizer,
-            self.target_tokenizer,
-            source,
-            ids[:, 0],
-            blank,
-        )
         score = tf.where(blank, 0.0, scores[: tf.size(blank), 0])
-        return {**found, "score": score, "truncated": truncated & ~blank}
+        return {
+            **self._with_attention(source, ids[:, 0], blank),
+            "score": score,
+            "truncated": truncated & ~blank,
+        }
 
     def search(
         self,
@@ -268,27 +251,19 @@ class Translator:
         """Returns target ids `(B, K, T)` and scores `(B, K)` for source ids
         `(B, S)`; the other arguments are those of `n_best`."""
         lengths = tf.math.count_nonzero(source, axis=1, dtype=tf.int32)
-        limits = tf.minimum(lengths + self.settings.extra_length, max_length)
+        max_lengths = lengths + self.settings.extra_length
+        max_lengths = tf.minimum(max_lengths, max_length)
         if self.model.config.positions == "learned":
-            limits = tf.minimum(limits, self.model.config.max_length)
-        return run_search(
-            self.inference_model(),
-            source,
-            limits,
-            self.settings,
-            beam_size,
-            alpha,
+            max_lengths = tf.minimum(max_lengths, self.model.config.max_length)
+        model = self.inference_model()
+        return model.search(
+            model.encode(source), max_lengths, self.settings, beam_size, alpha
         )
 
-    def _source(self, text):
-        if language := self.settings.normalize_punctuation:
-            text = normalize_punctuation(text, language)
-        return self.source_tokenizer.encode_at_most(text, self.max_pieces)
-
-    def _is_blank(self, text, pieces):
-        """Returns which texts have no word piece but the end token."""
-        is_blank = self.source_tokenizer.is_blank(text)
-        return is_blank | (pieces.row_lengths() <= 1)
+    def inference_model(self) -> InferenceModel:
+        """Returns the model that searches, on the weights."""
+        weights = self.weights or self._weights()
+        return self.decoding.model_class(self.model.config, weights)
 
     @property
     def max_pieces(self) -> int:
@@ -302,29 +277,66 @@ class Translator:
         longest = min(longest, self.settings.max_length or longest)
         return self._at_most_positions(longest)
 
+    def _weights(self, dtype="float32"):
+        allow_unknown = self.settings.allow_unknown
+        suppressed_ids = self.target_tokenizer.suppressed_ids(allow_unknown)
+        arguments = self.model, dtype, suppressed_ids
+        return inference_weights(*arguments) | self.decoding.own_weights(
+            *arguments
+        )
+
+    def _with_attention(self, source, target, blank):
+        """Returns translations with their pieces and attention.
+
+        Args:
+            source, target: ids `(B, S)` and `(B, T)`, padded with 0.
+            blank: booleans `(n,)`, True for texts without words. `source` may
+                have more rows, which are left out.
+
+        Returns:
+            A dictionary of `translation`, `source_pieces`, `target_pieces` and
+            `attention`, see `explain`.
+        """
+        count = tf.size(blank)
+        lengths = tf.math.count_nonzero(target[:count], axis=1, dtype=tf.int32)
+        longest = tf.reduce_max(tf.where(blank, 1, lengths))
+        target = target[:, : tf.maximum(longest, 1)]
+        model = self.inference_model()
+        _, attention = model.read(target, model.encode(source))
+        attention = tf.stack(attention, axis=1)[:count]
+
+        def pieces(tokenizer, ids):
+            names = tokenizer.pieces(range(tokenizer.vocab_size))
+            names[PAD] = ""
+            found = tf.gather(tf.constant(names), ids[:count])
+            return tf.where(blank[:, None], "", found)
+
+        translation = self.target_tokenizer.decode(target)[:count]
+        return {
+            "translation": tf.where(blank, "", translation),
+            "source_pieces": pieces(self.source_tokenizer, source),
+            "target_pieces": pieces(self.target_tokenizer, target),
+            "attention": tf.where(
+                blank[:, None, None, None, None], 0.0, attention
+            ),
+        }
+
+    def _source(self, text):
+        if language := self.settings.normalize_punctuation:
+            text = normalize_punctuation(text, language)
+        return self.source_tokenizer.encode_at_most(text, self.max_pieces)
+
+    def _is_blank(self, text, pieces):
+        """Returns which texts have no word piece but the end token."""
+        is_blank = self.source_tokenizer.is_blank(text)
+        return is_blank | (pieces.row_lengths() <= 1)
+
     def _at_most_positions(self, length):
         """Returns the length, or the number of learned positions if smaller."""
         config = self.model.config
         if config.positions == "learned":
             return min(length, config.max_length)
         return length
-
-    def inference_model(self) -> InferenceModel:
-        """Returns the model that searches, on the weights."""
-        weights = self.weights or self._weights()
-        kind = InferenceModel
-        if self.shortlist:
-            kind = ShortlistedModel
-        elif self.proposals:
-            kind = BlockwiseModel
-        return kind(self.model.config, weights)
-
-    def _weights(self, dtype="float32"):
-        barred = self.target_tokenizer.barred(self.settings.allow_unknown)
-        weights = inference_weights(self.model, dtype, barred, self.proposals)
-        if self.shortlist:
-            weights["shortlist"] = self.shortlist.tensors()
-        return weights
 
 
 def best_of(found: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -339,96 +351,44 @@ def _at_least_one_row(pieces):
     return tf.concat([pieces, tf.fill([missing, 1], END)], axis=0)
 
 
-def run_search(
-    model: InferenceModel,
-    source: tf.Tensor,
-    limits: tf.Tensor,
+def _checked(
     settings: SearchSettings,
     beam_size: int | tf.Tensor,
     alpha: float | tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Encodes sources and searches their translations: section 6.1.
+    max_length: int | tf.Tensor,
+) -> list:
+    """Checks the arguments and returns them.
 
-    Args:
-        model: an `InferenceModel`, or one with a shortlist or proposals.
-        source: ids `(B, S)`.
-        limits: int32 `(B,)`, the maximum number of tokens of each translation.
-        settings: settings of the search; beam size and α are given apart.
-        beam_size: K, an integer or scalar tensor.
-        alpha: α of the length penalty, a number or scalar tensor.
+    Tensors depend on the checks in the graph, so that nothing is allocated
+    before.
 
-    Returns:
-        Target ids `(B, K, T)`, best first, and float32 scores `(B, K)`.
+    Raises:
+        ValueError: if a number is out of range, or a tensor has another dtype.
+            If a tensor is out of range, the graph raises a
+            `tf.errors.InvalidArgumentError`.
     """
-    memory = model.encode(source)
-    is_greedy = isinstance(beam_size, int) and beam_size == 1
-    if isinstance(model, BlockwiseModel) and is_greedy:
-        return model.search(memory, limits, alpha, settings.length_penalty)
-
-    def step(tokens, cache, index):
-        return model.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
-
-    ids, scores = beam_search(
-        step,
-        model.empty_cache(memory, beam_size),
-        limits,
-        beam_size,
-        alpha,
-        reorder_cache=model.reorder,
-        select_rows=model.keep,
-        length_penalty=settings.length_penalty,
-        early_stopping=settings.early_stopping,
-    )
-    if isinstance(model, ShortlistedModel):
-        ids = model.pieces(ids, memory)
-    return ids, scores
-
-
-def explained(
-    model: InferenceModel,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer,
-    source: tf.Tensor,
-    target: tf.Tensor,
-    blank: tf.Tensor,
-) -> dict[str, tf.Tensor]:
-    """Returns translations with their pieces and attention.
-
-    Args:
-        model: the model that translated.
-        source_tokenizer, target_tokenizer: its tokenizers.
-        source, target: ids `(B, S)` and `(B, T)`, padded with 0.
-        blank: booleans `(n,)`, True for texts without words. `source` may have
-            more rows, which are left out.
-
-    Returns:
-        A dictionary of `translation`, `source_pieces`, `target_pieces` and
-        `attention`, see `Translator.explain`.
-    """
-    count = tf.size(blank)
-    lengths = tf.math.count_nonzero(target[:count], axis=1, dtype=tf.int32)
-    longest = tf.reduce_max(tf.where(blank, 1, lengths))
-    target = target[:, : tf.maximum(longest, 1)]
-    _, attention = model.read(target, model.encode(source))
-
-    def pieces(tokenizer, ids):
-        names = tokenizer.pieces(range(tokenizer.vocab_size))
-        names[PAD] = ""
-        return tf.gather(tf.constant(names), ids)
-
-    found = {
-        "translation": target_tokenizer.decode(target),
-        "source_pieces": pieces(source_tokenizer, source),
-        "target_pieces": pieces(target_tokenizer, target),
-        "attention": tf.stack(attention, axis=1),
-    }
-    found = {name: value[:count] for name, value in found.items()}
-    attention = found.pop("attention")
-    return {
-        "translation": tf.where(blank, "", found.pop("translation")),
-        "attention": tf.where(blank[:, None, None, None, None], 0.0, attention),
-        **{
-            name: tf.where(blank[:, None], "", names)
-            for name, names in found.items()
-        },
-    }
+    checks, values = [], []
+    for name, value, dtype, low, high in (
+        ("beam_size", beam_size, tf.int32, 1, settings.max_beam_size),
+        ("alpha", alpha, tf.float32, 0.0, float("inf")),
+        ("max_length", max_length, tf.int32, 1, tf.int32.max),
+    ):
+        value = python_number(value)
+        message = f"`{name}` must be at least {low}, at most {high}."
+        if not tf.is_tensor(value):
+            if not low <= value <= high:
+                raise ValueError(f"{message} Received: {name}={value}")
+            values.append(value)
+            continue
+        if dtype.is_integer and not value.dtype.is_integer:
+            raise ValueError(
+                f"`{name}` must be an integer. Received: {name}={value}"
+            )
+        # Compared in the widest dtype: a cast to the narrow one would wrap a
+        # number that is too large.
+        wide = tf.cast(value, tf.int64 if dtype.is_integer else tf.float64)
+        holds = (wide >= low) & (wide <= high)
+        checks.append(tf.debugging.Assert(holds, [message, value]))
+        values.append(tf.cast(value, dtype))
+    with tf.control_dependencies(checks):
+        return [tf.identity(x) if tf.is_tensor(x) else x for x in values]

@@ -35,13 +35,13 @@ ACTIVATIONS = {
     "silu": common_spec.Activation.SWISH,
     "gelu": common_spec.Activation.GELU,
 }
-QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
+DTYPES = ("float32", "bfloat16", "float16", "int16", "int8")
 
 
 def export(
     run: Run,
     path: str | os.PathLike,
-    quantization: str | None = None,
+    dtype: str = "float32",
     positions: int | None = None,
 ) -> pathlib.Path:
     """Exports a run's chosen weights as a model of CTranslate2.
@@ -49,8 +49,8 @@ def export(
     Args:
         run: an open `Run` with at least one checkpoint.
         path: the new folder.
-        quantization: dtype of the matrices: "int8", "int16", "float16",
-            "bfloat16" or "float32". Defaults to float32.
+        dtype: dtype of the matrices: "float32" (default), "bfloat16",
+            "float16", "int16" or "int8".
         positions: the longest source or target, in word pieces, that the
             engine will take. Defaults to `None`, 1024 or what the run's search
             takes if that is more. A model with learned positions has its own
@@ -60,16 +60,16 @@ def export(
         The path of the new folder.
 
     Raises:
-        ValueError: if the path exists, if the quantization is another one, if
-            the run has no intact checkpoint, or if the format has no place for
-            what the model is.
+        ValueError: if the path exists, if the dtype is another one, if the run
+            has no intact checkpoint, or if the format has no place for what
+            the model is.
     """
     path = pathlib.Path(path)
     check_is_new(path, "folder of an export")
-    if quantization not in (None, *QUANTIZATIONS):
+    if dtype not in DTYPES:
         raise ValueError(
-            f"`quantization` must be one of {', '.join(QUANTIZATIONS)}. "
-            f"Received: quantization={quantization!r}"
+            f"`dtype` must be one of {', '.join(DTYPES)} for CTranslate2. "
+            f"Received: dtype={dtype!r}"
         )
     if positions is None:
         longest = run.search.max_source_length + 1 + run.search.extra_length
@@ -85,7 +85,7 @@ def export(
     spec.config.unk_token, spec.config.eos_token = unknown, end
     spec.config.bos_token = spec.config.decoder_start_token = start
     spec.validate()
-    spec.optimize(quantization)
+    spec.optimize(dtype)
     with folder_aside(path) as aside:
         spec.save(str(aside))
         (aside / "source.model").write_bytes(run.source_tokenizer.model)

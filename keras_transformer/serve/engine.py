@@ -2,8 +2,8 @@
 
 Another engine is a class with the methods of `Engine`, and a coroutine function
 of a folder and a number of threads that returns one, for
-`keras_transformer.serve.server.serve`. The command finds engines by the names
-in `keras_transformer/cli/engines.py`.
+`keras_transformer.serve.server.serve`. The command finds engines by a table of
+`keras_transformer.integrations`.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 from .checkpoint_averaging import choose_weights as choose_weights
-from .draft_head import learn_proposals as learn_proposals
+from .draft_head import train_draft_head as train_draft_head
 from .loop import TrainingInterrupted as TrainingInterrupted
 from .models import load_model as load_model
 from .models import make_model as make_model

@@ -1,9 +1,10 @@
-"""Learns the proposals of blockwise parallel decoding, on a frozen model.
+"""Trains the draft head of blockwise parallel decoding, on a frozen model.
 
-Stern et al. (2018), sections 4 and 6. The model's own translations are what
-proposals are compared with, so these are what they are learned from.
+Stern et al. (2018), sections 4 and 6. Drafts are compared with the model's own
+translations, so these are what the draft head is trained on.
 
-Shapes: B batch, T target length, N tokens to propose, k block size, D d_model.
+Shapes: B batch, T target length, N draft tokens, R real draft tokens of a
+batch, D d_model.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from keras_transformer.data.batches import (
     training_batches,
 )
 from keras_transformer.ids import PAD
-from keras_transformer.inference.draft_head import ProposalLayer
+from keras_transformer.inference.draft_head import DraftHead
 from keras_transformer.inference.translator import Translator
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
@@ -41,46 +42,46 @@ LEARNING_RATE = 1e-3
 LIKELY = 0.98  # of the tokens of the model's translations
 
 
-def learn_proposals(
-    run: Run, block_size: int, steps: int = STEPS
-) -> ProposalLayer:
-    """Trains a `ProposalLayer` for the chosen weights of a run, once: its
-    weights are kept in the run's folder.
+def train_draft_head(
+    run: Run, draft_tokens: int, steps: int = STEPS
+) -> DraftHead:
+    """Trains a `DraftHead` for the chosen weights of a run, once: its weights
+    are kept in the run's folder.
 
-    The model itself does not change. Only likely pieces will be proposed: the
+    The model itself does not change. Only likely pieces will be drafted: the
     fewest that make up 98 % of the model's translations of the training text.
 
     Example:
 
     >>> from keras_transformer.training import open_run
-    >>> proposals = learn_proposals(open_run("runs/demo"), 3, steps=2)
+    >>> head = train_draft_head(open_run("runs/demo"), 3, steps=2)
     Translating 3 training sentences.
     ...
-    >>> proposals.block_size
+    >>> head.draft_tokens
     3
 
     Args:
         run: an open `Run` with at least one checkpoint.
-        block_size: k, the number of tokens of a block, at least 2.
+        draft_tokens: N, the number of tokens to draft at a step, at least 1.
         steps: number of updates. Defaults to 3,000.
 
     Raises:
-        ValueError: if `block_size` is less than 2 or `steps` less than 1, if
-            the run has no intact checkpoint, or if it is imported and has no
-            training pairs.
+        ValueError: if `draft_tokens` or `steps` is less than 1, if the run has
+            no intact checkpoint, or if it is imported and has no training
+            pairs.
     """
     steps = checked_integer("steps", steps)
-    block_size = checked_integer("block_size", block_size, 2)
+    draft_tokens = checked_integer("draft_tokens", draft_tokens)
     model = load_model(run)
-    layer = ProposalLayer.for_model(
+    layer = DraftHead.for_model(
         model.config,
-        block_size,
-        name="proposals",  # part of the names of its weights
+        draft_tokens,
+        name="draft_head",  # part of the names of its weights
         dtype=hardware.resolve_dtype_policy("auto"),
         seed=run.recipe.seed,
     )
     names = [variable.path for variable in layer.weights]
-    path = run.folder / f"proposals-{block_size}.npz"
+    path = run.folder / f"draft-head-{draft_tokens}.npz"
     source = {"weights": digest(model), "steps": steps}
     arrays = _kept(path, source)
     layer.likely_pieces = arrays.pop("likely_pieces", None)
@@ -88,8 +89,8 @@ def learn_proposals(
         layer.set_weights([arrays[name] for name in names])
         return layer
     pairs = _own_translations(run, model)
-    print(f"Learning proposals for blocks of {block_size}, {steps:,} steps.")
-    _learn(layer, model, pairs, run.recipe, steps)
+    print(f"Training a head of {draft_tokens} draft tokens, {steps:,} steps.")
+    _train(layer, model, pairs, run.recipe, steps)
     layer.likely_pieces = _likely_pieces(pairs.target.values)
     arrays = dict(zip(names, layer.get_weights(), strict=True))
     arrays["likely_pieces"] = layer.likely_pieces
@@ -157,7 +158,7 @@ def _likely_pieces(tokens):
     return np.sort(order[:number]).astype("int32")
 
 
-def _learn(layer, model, pairs, recipe, steps):
+def _train(layer, model, pairs, recipe, steps):
     """Trains a layer on what a model computes."""
     embedding = model.target_embedding
     table = tf.convert_to_tensor(embedding.projection)
@@ -173,8 +174,8 @@ def _learn(layer, model, pairs, recipe, steps):
     def step():
         batch = {name: part[0] for name, part in next(batches).items()}
         memory, features, next_tokens = read(batch)
-        later = _later(batch["labels"], layer.block_size)
-        real = tf.where(tf.not_equal(later, PAD))[:, 0]  # [N]
+        later = _later(batch["labels"], layer.draft_tokens)
+        real = tf.where(tf.not_equal(later, PAD))[:, 0]  # [R]
         count = tf.cast(tf.size(real), tf.float32)
         with tf.GradientTape() as tape:
             x = layer(
@@ -231,10 +232,10 @@ def _progress(count):
     return keras.utils.Progbar(count, verbose=verbosity())
 
 
-def _later(labels, block_size):
-    """Returns the k - 1 labels after each of the labels `(B, T)`, in one row
-    `(B·T·(k - 1),)`."""
+def _later(labels, count):
+    """Returns the N labels after each of the labels `(B, T)`, in one row
+    `(B·T·N,)`."""
     length = tf.shape(labels)[1]
-    padded = tf.pad(labels, [[0, 0], [0, block_size]], constant_values=PAD)
-    later = [padded[:, i : i + length] for i in range(1, block_size)]
+    padded = tf.pad(labels, [[0, 0], [0, count]], constant_values=PAD)
+    later = [padded[:, i : i + length] for i in range(1, count + 1)]
     return tf.reshape(tf.stack(later, axis=-1), [-1])

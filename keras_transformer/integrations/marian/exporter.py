@@ -121,14 +121,14 @@ def _weights(model: Transformer, run: Run):
     bias = np.zeros(config.vocab_size)
     if config.use_logits_bias:
         bias = np.asarray(model.target_embedding.logits_bias).copy()
-    bias[_barred(run)] = BARRED
+    bias[_suppressed_ids(run)] = BARRED
     result[LOGITS_BIAS] = bias[None]
     return result
 
 
-def _barred(run):
+def _suppressed_ids(run):
     """Returns the ids that must not be generated, as in our own search."""
-    return run.target_tokenizer.barred(run.search.allow_unknown)
+    return run.target_tokenizer.suppressed_ids(run.search.allow_unknown)
 
 
 def _json_files(run):
@@ -146,7 +146,7 @@ def _json_files(run):
         "eos_token_id": END,
         "decoder_start_token_id": START,
         "forced_eos_token_id": END,
-        "bad_words_ids": [[i] for i in _barred(run)],
+        "bad_words_ids": [[i] for i in _suppressed_ids(run)],
         "renormalize_logits": True,
         "num_beams": search.beam_size,
         "length_penalty": search.alpha,

@@ -1,4 +1,8 @@
-"""Reads the weights in a `pytorch_model.bin` without PyTorch."""
+"""Reads the weights in a `pytorch_model.bin` without PyTorch.
+
+A pickle is evaluated here by a small interpreter, which knows the few opcodes,
+classes and functions of a state dict, and looks none of them up.
+"""
 
 import dataclasses
 import errno
@@ -11,6 +15,8 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
+ZIP_MAGIC = b"PK\x03\x04"  # since PyTorch 1.6
+LEGACY_HEADER = (0x1950A86A20F9469CFC6C, 1001)  # magic number, protocol
 BFLOAT16 = "torch.BFloat16Storage"
 # The types of storages, as NumPy names them.
 STORAGES = {
@@ -69,150 +75,7 @@ class Tensor:
     strides: tuple[int, ...]
 
 
-def evaluate(
-    pickled: bytes | IO[bytes], storages: dict[str, Storage] | None = None
-) -> Any:
-    """Returns the value of a pickle.
-
-    Args:
-        pickled: the pickle, or a file at its begin, which is left at its
-            end.
-        storages: gets the storages that the pickle names, by key.
-
-    Raises:
-        ForbiddenClassError: if it asks for more than a state dict needs.
-        Exception: of nearly any type, if it is damaged.
-    """
-    storages = {} if storages is None else storages
-    stack: list = []
-    stacks_below: list[list] = []  # one for each mark
-    memo: dict[int, object] = {}
-    argument: Any
-    for opcode, argument, _ in pickletools.genops(pickled):
-        match opcode.name:
-            case "PROTO" | "FRAME":
-                pass
-            case "MARK":
-                stacks_below.append(stack)
-                stack = []
-            case name if name in CONSTANTS:
-                stack.append(CONSTANTS[name])
-            case name if name in EMPTY:
-                stack.append(EMPTY[name]())
-            case name if name in NUMBERS or name in STRINGS:
-                stack.append(argument)
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
-            case "MEMOIZE":
-                memo[len(memo)] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[argument])
-            case name if name in TUPLES:
-                items = [stack.pop() for _ in range(TUPLES[name])]
-                stack.append(tuple(reversed(items)))
-            case "TUPLE":
-                items, stack = stack, stacks_below.pop()
-                stack.append(tuple(items))
-            case "APPEND":
-                item = stack.pop()
-                stack[-1].append(item)
-            case "APPENDS":
-                items, stack = stack, stacks_below.pop()
-                stack[-1].extend(items)
-            case "SETITEM":
-                value, key = stack.pop(), stack.pop()
-                _set_items(stack[-1], [key, value])
-            case "SETITEMS":
-                items, stack = stack, stacks_below.pop()
-                _set_items(stack[-1], items)
-            case "GLOBAL" | "INST":
-                stack.append(_allowed(*argument.split(" ", 1)))
-            case "STACK_GLOBAL":
-                name, module = stack.pop(), stack.pop()
-                stack.append(_allowed(module, name))
-            case "REDUCE":
-                arguments, function = stack.pop(), stack.pop()
-                stack.append(_result(function, arguments))
-            case "BUILD":  # sets `_metadata` of the state dict
-                stack.pop()
-            case "BINPERSID":
-                storage = _storage(stack.pop())
-                if storages.setdefault(storage.key, storage) != storage:
-                    raise ValueError(f"storage {storage.key!r} has two types")
-                stack.append(storage)
-            case "STOP":
-                return stack.pop()
-            case name:
-                raise ValueError(f"its pickle has the opcode {name}")
-
-
-def _allowed(module: str, name: str) -> Name:
-    """Returns what stands for a class or function.
-
-    Raises:
-        ForbiddenClassError: if no state dict needs it.
-    """
-    full_name = ".".join((module, name))
-    if full_name not in ALLOWED:
-        raise ForbiddenClassError(full_name)
-    return Name(full_name)
-
-
-def _set_items(target: object, items: list):
-    """Puts alternating keys and values into a dict."""
-    # Hashing a deeply nested tuple overflows the stack of the process.
-    keys = [key for key in items[::2] if isinstance(key, str | int)]
-    if not isinstance(target, dict) or 2 * len(keys) != len(items):
-        raise ValueError("a key in its pickle is neither a string nor a number")
-    target.update(zip(keys, items[1::2], strict=True))
-
-
-def _result(function: object, arguments: object) -> object:
-    """Returns what stands for the result of a call."""
-    match function, arguments:
-        case Name("collections.OrderedDict"), ():
-            return {}
-        case (
-            Name("torch._utils._rebuild_tensor_v2"),
-            (
-                Storage() as storage,
-                int() as offset,
-                tuple() as shape,
-                tuple() as strides,
-                *_,
-            ),
-        ) if len(shape) == len(strides) <= MOST_DIMENSIONS and all(
-            isinstance(number, int) for number in shape + strides
-        ):
-            return Tensor(storage, offset, shape, strides)
-        case Name("torch._utils._rebuild_parameter"), (Tensor() as tensor, *_):
-            return tensor
-    raise ValueError("its pickle has a call that makes no tensor")
-
-
-def _storage(persistent_id: object) -> Storage:
-    """Returns the storage that a persistent id names."""
-    match persistent_id:
-        # The legacy format adds None: the storage is no view of another.
-        case ("storage", Name(type), str(key), _, int(length)) | (
-            "storage",
-            Name(type),
-            str(key),
-            _,
-            int(length),
-            None,
-        ) if type in STORAGES:
-            return Storage(type, key, length)
-    raise ValueError("its pickle has a persistent id that is no storage")
-
-
-Path = str | os.PathLike
-
-ZIP_MAGIC = b"PK\x03\x04"  # since PyTorch 1.6
-LEGACY_HEADER = (0x1950A86A20F9469CFC6C, 1001)  # magic number, protocol
-
-
-def read_torch_file(path: Path) -> dict[str, np.ndarray]:
+def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Reads a state dict that `torch.save` wrote, and executes nothing.
 
     Both formats can be read: the zip archive of PyTorch 1.6 and later, and
@@ -370,3 +233,140 @@ def _arrays(
                 writeable=False,
             )
     return arrays
+
+
+def evaluate(
+    pickled: bytes | IO[bytes], storages: dict[str, Storage] | None = None
+) -> Any:
+    """Returns the value of a pickle.
+
+    Args:
+        pickled: the pickle, or a file at its begin, which is left at its
+            end.
+        storages: gets the storages that the pickle names, by key.
+
+    Raises:
+        ForbiddenClassError: if it asks for more than a state dict needs.
+        Exception: of nearly any type, if it is damaged.
+    """
+    storages = {} if storages is None else storages
+    stack: list = []
+    stacks_below: list[list] = []  # one for each mark
+    memo: dict[int, object] = {}
+    argument: Any
+    for opcode, argument, _ in pickletools.genops(pickled):
+        match opcode.name:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                stacks_below.append(stack)
+                stack = []
+            case name if name in CONSTANTS:
+                stack.append(CONSTANTS[name])
+            case name if name in EMPTY:
+                stack.append(EMPTY[name]())
+            case name if name in NUMBERS or name in STRINGS:
+                stack.append(argument)
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case name if name in TUPLES:
+                items = [stack.pop() for _ in range(TUPLES[name])]
+                stack.append(tuple(reversed(items)))
+            case "TUPLE":
+                items, stack = stack, stacks_below.pop()
+                stack.append(tuple(items))
+            case "APPEND":
+                item = stack.pop()
+                stack[-1].append(item)
+            case "APPENDS":
+                items, stack = stack, stacks_below.pop()
+                stack[-1].extend(items)
+            case "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                _set_items(stack[-1], [key, value])
+            case "SETITEMS":
+                items, stack = stack, stacks_below.pop()
+                _set_items(stack[-1], items)
+            case "GLOBAL" | "INST":
+                stack.append(_allowed(*argument.split(" ", 1)))
+            case "STACK_GLOBAL":
+                name, module = stack.pop(), stack.pop()
+                stack.append(_allowed(module, name))
+            case "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(_result(function, arguments))
+            case "BUILD":  # sets `_metadata` of the state dict
+                stack.pop()
+            case "BINPERSID":
+                storage = _storage(stack.pop())
+                if storages.setdefault(storage.key, storage) != storage:
+                    raise ValueError(f"storage {storage.key!r} has two types")
+                stack.append(storage)
+            case "STOP":
+                return stack.pop()
+            case name:
+                raise ValueError(f"its pickle has the opcode {name}")
+
+
+def _allowed(module: str, name: str) -> Name:
+    """Returns what stands for a class or function.
+
+    Raises:
+        ForbiddenClassError: if no state dict needs it.
+    """
+    full_name = ".".join((module, name))
+    if full_name not in ALLOWED:
+        raise ForbiddenClassError(full_name)
+    return Name(full_name)
+
+
+def _set_items(target: object, items: list):
+    """Puts alternating keys and values into a dict."""
+    # Hashing a deeply nested tuple overflows the stack of the process.
+    keys = [key for key in items[::2] if isinstance(key, str | int)]
+    if not isinstance(target, dict) or 2 * len(keys) != len(items):
+        raise ValueError("a key in its pickle is neither a string nor a number")
+    target.update(zip(keys, items[1::2], strict=True))
+
+
+def _result(function: object, arguments: object) -> object:
+    """Returns what stands for the result of a call."""
+    match function, arguments:
+        case Name("collections.OrderedDict"), ():
+            return {}
+        case (
+            Name("torch._utils._rebuild_tensor_v2"),
+            (
+                Storage() as storage,
+                int() as offset,
+                tuple() as shape,
+                tuple() as strides,
+                *_,
+            ),
+        ) if len(shape) == len(strides) <= MOST_DIMENSIONS and all(
+            isinstance(number, int) for number in shape + strides
+        ):
+            return Tensor(storage, offset, shape, strides)
+        case Name("torch._utils._rebuild_parameter"), (Tensor() as tensor, *_):
+            return tensor
+    raise ValueError("its pickle has a call that makes no tensor")
+
+
+def _storage(persistent_id: object) -> Storage:
+    """Returns the storage that a persistent id names."""
+    match persistent_id:
+        # The legacy format adds None: the storage is no view of another.
+        case ("storage", Name(type), str(key), _, int(length)) | (
+            "storage",
+            Name(type),
+            str(key),
+            _,
+            int(length),
+            None,
+        ) if type in STORAGES:
+            return Storage(type, key, length)
+    raise ValueError("its pickle has a persistent id that is no storage")

@@ -1,1 +1,0 @@
-"""Apache Beam: prepares corpora and translates files larger than a machine."""
