@@ -92,11 +92,15 @@ def imports(path):
                 file = source_of(package, rest) if ours else None
                 found.append((node.lineno, alias.name, file))
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: write imports in full"
+            module = node.module
+            if node.level:  # in an `__init__.py` only
+                assert path.stem == "__init__", f"{path}: write imports in full"
+                folder = path.parent.relative_to(ROOT).as_posix()
+                module = f"{folder.replace('/', '.')}.{module}"
             for alias in node.names:
-                ours = node.module.split(".")[0] == "keras_transformer"
-                file = source_of(node.module, alias.name) if ours else None
-                found.append((node.lineno, node.module, file))
+                ours = module.split(".")[0] == "keras_transformer"
+                file = source_of(module, alias.name) if ours else None
+                found.append((node.lineno, module, file))
     return found
 
 

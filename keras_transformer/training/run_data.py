@@ -41,7 +41,7 @@ def load_training_pairs(run: Run) -> TrainingPairs:
         raise ValueError(
             "A run that was imported, or made of a model, has no training "
             "pairs, so it cannot be trained itself, nor learn a shortlist or "
-            "proposals. Received: "
+            "a draft head. Received: "
             f"{str(run.folder)!r}. Train a new run by `train --initial-run "
             f"{run.folder}`."
         )
