@@ -38,6 +38,7 @@ class TableModel:
         rng = np.random.default_rng(seed)
         shape = (sentences, vocab_size, vocab_size, vocab_size)
         self.table = rng.normal(scale=2, size=shape).astype("float32")
+        self.log_probs = np.log(paper.softmax(self.table.astype("float64")))
 
     def start(self, beam_size):
         rows = len(self.table) * beam_size
@@ -60,8 +61,7 @@ class TableModel:
     def log_probability(self, sentence, tokens):
         before, last, total = START, START, 0.0
         for token in tokens:
-            row = self.table[sentence, before, last].astype("float64")
-            total += np.log(paper.softmax(row))[token]
+            total += self.log_probs[sentence, before, last, token]
             before, last = last, token
         return total
 
@@ -464,7 +464,7 @@ def test_arguments_may_be_numbers_of_numpy():
     assert penalties == {2.0}
 
 
-def test_one_row_of_minima_and_prefixes_is_for_all_sentences():
+def test_one_row_of_lengths_and_prefixes_is_for_all_sentences():
     model = TableModel(3, 2, 7)
     several = {"min_lengths": [4, 4], "prefix": [[5, -1], [5, -1]]}
     one = {"min_lengths": [4], "prefix": [[5, -1]]}
