@@ -275,8 +275,8 @@ def test_a_misspelt_argument_is_named_by_the_layer(
         iter(arguments.keys() - inspect.signature(layer_class).parameters)
     )
     expected = (
-        f"{layer_class.__name__} has no argument {mistake}, but .*{missing}"
-        rf".*Received: {mistake}={arguments[mistake]}\."
+        f"{layer_class.__name__} has no argument {mistake}. Expected: "
+        f".*{missing}.*Received: {mistake}={arguments[mistake]}"
     )
     with pytest.raises(TypeError, match=expected):
         layer_class(**arguments)

@@ -45,8 +45,8 @@ def _check_constructor(cls, args, kwargs):
             raise TypeError(f"{cls.__name__}: {error}.") from None
         received = ", ".join(f"{name}={kwargs[name]!r}" for name in unknown)
         raise TypeError(
-            f"{cls.__name__} has no argument {', '.join(unknown)}, but "
-            f"{', '.join(known)}. Received: {received}."
+            f"{cls.__name__} has no argument {', '.join(unknown)}. Expected: "
+            f"{', '.join(known)}. Received: {received[:200]}"
         ) from None
 
 
