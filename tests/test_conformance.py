@@ -248,6 +248,10 @@ def test_the_model_obeys_its_dtype_policy(row, policy):
     found = numpy_of(compiled_on_jax(mixed)(IDS))
     expected = numpy_of(compiled_on_jax(full)(IDS))
     assert found.dtype == "float32"
+    assert {w.dtype for w in mixed.weights} == {"float32"}
+    for layer in mixed._flatten_layers(include_self=False):
+        if not isinstance(layer, keras.layers.InputLayer) and layer.weights:
+            assert layer.compute_dtype == policy.removeprefix("mixed_")
     units = {"mixed_bfloat16": 2**-7, "mixed_float16": 2**-10}[policy]
     # Roundings of many weights partly cancel out.
     bound = 1.5 * units * len(full.weights) ** 0.5

@@ -12,7 +12,7 @@ import types
 
 import numpy as np
 import pytest
-from conftest import SMALL
+from conftest import SMALL, translator_of
 
 from keras_transformer.training import checkpoints
 
@@ -172,14 +172,11 @@ def test_examples_say_before_they_train_that_they_draw(name, monkeypatch):
         load(name)
 
 
-def test_speech_says_what_it_needs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "aeon.datasets", None)
+def test_examples_say_which_data_they_need(monkeypatch):
+    for package in ("aeon", "sklearn"):
+        monkeypatch.setitem(sys.modules, f"{package}.datasets", None)
     with pytest.raises(ImportError, match="pip install aeon"):
         load("speech").utterances("train")
-
-
-def test_images_says_what_it_needs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match="pip install scikit-learn"):
         load("images").digits()
 
@@ -347,8 +344,7 @@ example.main(pairs, pairs[:5], folder, languages, "13a", 340, stages, **shape)
 
 @pytest.mark.programs
 def test_small_corpus_jax_trains_a_student_that_tensorflow_exports(tmp_path):
-    from keras_transformer.inference import Translator, translate_lines
-    from keras_transformer.training import load_model
+    from keras_transformer.inference import translate_lines
 
     pairs = [
         (f"{a} {b} {b} {a}", f"{x} {y} {y} {x}")
@@ -376,9 +372,7 @@ def test_small_corpus_jax_trains_a_student_that_tensorflow_exports(tmp_path):
     assert (run.recipe.source, run.recipe.target) == ("fr", "it")
     assert run.config.encoder_depth == 2
     assert run.config.decoder_depth == 1
-    translator = Translator(
-        load_model(run), run.source_tokenizer, run.target_tokenizer, run.search
-    )
+    translator = translator_of(run, run.search)
     sources, targets = zip(*pairs[:5], strict=True)
     found = translate_lines(translator.translate, sources)
     assert example.corpus_bleu(found, targets, "13a") == chosen["bleu"]

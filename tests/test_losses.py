@@ -218,22 +218,6 @@ def test_metrics_are_zero_without_tokens_and_ignore_nan_at_padding():
     assert np.isfinite(float(metric.result()))
 
 
-@pytest.mark.parametrize(
-    "thing",
-    [
-        LabelSmoothedCrossEntropy(0.3, pad_id=5, reduction="sum"),
-        TokenLoss("x", label_smoothing=0.2, pad_id=5),
-        Perplexity("y", label_smoothing=0.2),
-        TokenAccuracy(pad_id=3),
-    ],
-    ids=lambda thing: type(thing).__name__,
-)
-def test_config_round_trips(thing):
-    config = keras.saving.serialize_keras_object(thing)
-    again = keras.saving.deserialize_keras_object(config)
-    assert again.get_config() == thing.get_config()
-
-
 def test_errors_name_what_was_received():
     with pytest.raises(ValueError, match=r"label_smoothing=1\.5"):
         LabelSmoothedCrossEntropy(1.5)

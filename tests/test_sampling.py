@@ -169,18 +169,6 @@ def test_the_vocabulary_may_have_no_static_size(arguments):
     np.testing.assert_array_equal(drawn(logits), expected)
 
 
-@pytest.mark.parametrize("floatx", ["float64", "bfloat16"])
-def test_scores_are_float32_whatever_the_default_dtype(floatx):
-    keras.config.set_floatx(floatx)
-    try:
-        for search in (greedy_search, sample):
-            step = OneRow([0.0] * 7).step
-            _, scores = search(step, {}, [5, 3])
-            assert keras.backend.standardize_dtype(scores.dtype) == "float32"
-    finally:
-        keras.config.set_floatx("float32")
-
-
 @pytest.mark.parametrize("floatx", ["float64", "float16", "bfloat16"])
 def test_searches_run_in_graphs_whatever_the_default_dtype(floatx):
     logits = np.array([0.0, -2.0, 1.0, 3.0, 2.0], "float32")

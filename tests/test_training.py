@@ -263,17 +263,6 @@ def test_an_interrupted_validation_is_repeated_on_resume(
     assert lines[0] == lines[1]
 
 
-def test_a_finished_run_is_not_changed(run, capsys):
-    before = weights_at(run, 8)
-    train(open_run(run.folder), 8, verbose=0)
-    assert "Nothing to do" in capsys.readouterr().out
-    after = weights_at(run, 8)
-    np.testing.assert_array_equal(
-        before["weights/embedding/embeddings"],
-        after["weights/embedding/embeddings"],
-    )
-
-
 def test_only_one_process_at_a_time_trains_a_run(run):
     """A second process is refused. Files that a killed one left are removed."""
     partial = run.checkpoints / ".step-00000012.npz.4711"
