@@ -232,19 +232,6 @@ def test_a_wide_beam_with_constraints_finds_what_enumeration_finds(
         assert np.isneginf(scores[b, len(expected) :]).all()
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_each_row_obeys_its_own_constraints(beam):
-    model = TableModel(7, 3, vocab_size=11)
-    prefix = [[5, 7, -1], [-1, -1, -1], [9, -1, 4]]
-    rules = {"min_lengths": [1, 6, 4], "prefix": prefix}
-    ids, _ = beam_search(model.step, model.start(beam), [9] * 3, beam, **rules)
-    best = np.asarray(ids)[:, 0]
-    assert best[0, :2].tolist() == [5, 7]
-    assert (best[1, :5] != END).all()
-    assert (best[2, 0], best[2, 2]) == (9, 4)
-    assert (best[2, :3] != END).all()
-
-
 def test_fewer_hypotheses_than_beams_leave_the_rest_empty():
     model = TableModel(1, 1, vocab_size=4)
     ids, scores = beam_search(model.step, model.start(5), [1], 5)
@@ -334,25 +321,6 @@ def test_finished_sentences_may_leave_the_batch(beam):
     assert len(rows) == steps
     assert sorted(rows, reverse=True) == rows
     assert 7 * beam == rows[0] > rows[-1]
-
-
-@pytest.mark.parametrize("beam", [1, 4])
-def test_limits_hold_and_every_hypothesis_ends(beam):
-    model = TableModel(5, 3, vocab_size=11)
-    model.table[..., END] = -30  # no sentence ends before its limit
-    limits = [1, 3, 8]
-    ids, scores = beam_search(model.step, model.start(beam), limits, beam)
-    for b, limit in enumerate(limits):
-        best = np.asarray(ids[b, 0])
-        assert best[limit - 1] == END
-        assert (best[limit:] == 0).all()
-        assert np.isfinite(scores[b, 0])
-
-
-def test_a_beam_may_be_wider_than_the_vocabulary():
-    model = TableModel(5, 2, vocab_size=4)
-    _, scores = beam_search(model.step, model.start(97), [5, 6], 97)
-    assert (np.diff(np.asarray(scores)[:, :40], axis=1) <= 0).all()
 
 
 def test_no_sentences_give_no_translations():

@@ -512,17 +512,6 @@ def test_the_number_of_workers_changes_no_translation(loaded):
     assert translate_lines(loaded.translate, lines, 12, workers=3) == alone
 
 
-def test_a_source_cut_at_the_cap_keeps_its_end_token(run):
-    text = tf.constant([b"room 7 room 8", b"room 7"])
-    whole = run.source_tokenizer.encode(text)
-    length = len(whole.to_list()[1])
-    assert len(whole.to_list()[0]) > length
-    cut, longer = run.source_tokenizer.encode_at_most(text, length - 1)
-    assert cut.to_list()[0] == [*whole.to_list()[0][: length - 1], 3]
-    assert cut.to_list()[1] == whole.to_list()[1]
-    assert longer.numpy().tolist() == [True, False]
-
-
 def test_learned_positions_are_never_exceeded(run):
     from keras_transformer import Transformer, TransformerConfig
 
