@@ -562,6 +562,7 @@ os.abort()
     assert "Fatal Python error: Aborted" in result.stderr
 
 
+@pytest.mark.programs
 def test_threads_that_others_left_do_not_keep_the_process():
     code = """if True:
         import sys, threading
@@ -582,6 +583,7 @@ def test_threads_that_others_left_do_not_keep_the_process():
     assert "required: RUN, FOLDER" in result.stderr
 
 
+@pytest.mark.programs
 def test_sigterm_removes_what_is_half_written(tmp_path):
     code = """if True:
         import sys, time

@@ -34,14 +34,6 @@ def test_scaled_embeddings_can_be_inputs_and_memories():
     assert np.isfinite(found).all()
 
 
-def test_time_distributed_applies_a_layer_to_each_step():
-    layer = EncoderLayer(D, H, F)
-    x = random(B, 7, T, D)
-    found = keras.layers.TimeDistributed(layer)(x)
-    for step in range(7):
-        np.testing.assert_allclose(found[:, step], layer(x[:, step]), atol=1e-5)
-
-
 def symbolic(x):
     if isinstance(x, dict):
         return {name: symbolic(value) for name, value in x.items()}

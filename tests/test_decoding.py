@@ -78,7 +78,7 @@ class TableModel:
         return sorted(scored, reverse=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     alpha=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
@@ -138,7 +138,7 @@ def plain_beam_search(model, sentence, limit, beam, alpha, formula, rule):
     return done
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     beam=st.integers(2, 4),
@@ -230,14 +230,6 @@ def test_a_wide_beam_with_constraints_finds_what_enumeration_finds(
                 found = ids[b, 0, : len(tokens)]
                 np.testing.assert_array_equal(found, tokens)
         assert np.isneginf(scores[b, len(expected) :]).all()
-
-
-def test_fewer_hypotheses_than_beams_leave_the_rest_empty():
-    model = TableModel(1, 1, vocab_size=4)
-    ids, scores = beam_search(model.step, model.start(5), [1], 5)
-    assert np.isfinite(scores[0, 0])
-    assert np.isneginf(scores[0, 1:]).all()
-    np.testing.assert_array_equal(ids[0, :, 0], [END, 0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -47,10 +47,12 @@ def test_each_example_says_how_to_run_it_and_what_it_promises(path):
     assert own_tests or path.stem in pathlib.Path(__file__).read_text()
 
 
+@pytest.mark.programs
 def test_copy_task_returns_an_accuracy():
     assert 0 <= load("copy_task").main(count=256, epochs=1) <= 1
 
 
+@pytest.mark.programs
 def test_long_sequences_returns_an_accuracy():
     assert 0 <= load("long_sequences").main(length=331, steps=3) <= 1
 
@@ -72,6 +74,7 @@ def test_programs_say_the_value_that_was_set_last():
         assert reads > 50
 
 
+@pytest.mark.programs
 def test_text_classifier_learns():
     accuracy = load("text_classifier").main(count=1500, epochs=4)
     assert accuracy > 0.25  # of twelve cities

@@ -324,6 +324,7 @@ def test_the_original_files_give_the_same_logits(original, imported, tmp_path):
     np.testing.assert_allclose(found[..., 3:], expected[..., 3:], atol=1e-3)
 
 
+@pytest.mark.programs
 def test_the_original_files_translate_as_in_ctranslate2(original, tmp_path):
     """Its own converter of Marian's files reads them independently of ours."""
     run = import_marian(original, tmp_path / "run")

@@ -130,7 +130,9 @@ def test_a_keras_file_round_trips(policy, tmp_path):
 def test_frozen_layers_stay_frozen_in_a_file(tmp_path):
     model = Transformer(SMALL)
     model.encoder_layers[0].trainable = False
-    model.compile(keras.optimizers.Adam(), LabelSmoothedCrossEntropy())
+    model.compile(
+        keras.optimizers.Adam(), LabelSmoothedCrossEntropy(), run_eagerly=True
+    )
     model.fit(INPUTS, INPUTS["target"], verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -151,13 +153,6 @@ def test_initial_weights_have_the_configured_scale():
         for kernel in (inner, outer):
             assert largest * 0.99 < ops.max(ops.abs(kernel)) <= largest
         assert ops.any(inner != ops.transpose(outer))
-
-
-def test_dropout_is_off_outside_training():
-    model = Transformer(SMALL)
-    first, second = (np.asarray(model(INPUTS)) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    assert (np.asarray(model(INPUTS, training=True)) != first).any()
 
 
 def test_the_model_learns_one_batch():

@@ -212,15 +212,6 @@ def test_large_activations_stay_finite(policy):
     ).all()
 
 
-def test_dropout_acts_in_training_alone():
-    layer, (query, value, key) = layer_and_inputs(dropout=0.5, seed=3)
-    plain = np.asarray(layer(query, value, key))
-    again = np.asarray(layer(query, value, key, training=False))
-    dropped = np.asarray(layer(query, value, key, training=True))
-    np.testing.assert_array_equal(plain, again)
-    assert np.abs(dropped - plain).max() > 0.01
-
-
 def test_errors_name_what_was_received():
     with pytest.raises(ValueError, match="Received: num_heads=0"):
         MultiHeadAttention(0, 3)
