@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import paper
 import pytest
-from conformance import random
+from conformance import random, with_seeded_weights
 from keras import ops
 
 from keras_transformer import (
@@ -21,12 +21,6 @@ from keras_transformer import (
 B, T, S, D, H, F = 2, 3, 5, 14, 2, 17
 
 
-def with_random_weights(layer):
-    for i, weight in enumerate(layer.weights):
-        weight.assign(0.4 * random(i + 1, *weight.shape)[0])
-    return layer
-
-
 def arrays(layer):
     return [ops.convert_to_numpy(w).astype("float64") for w in layer.weights]
 
@@ -35,7 +29,7 @@ def test_feed_forward_is_equation_2():
     layer = FeedForward(D, F)
     x = random(B, T, D)
     layer(x)
-    with_random_weights(layer)
+    with_seeded_weights(layer)
     np.testing.assert_allclose(
         layer(x), paper.feed_forward(x, *arrays(layer)), atol=1e-4
     )
@@ -87,7 +81,7 @@ def test_encoder_layer_is_the_left_half_of_figure_1(norm_first, causal):
     layer = EncoderLayer(D, H, F, norm_first=norm_first)
     x, mask = random(B, T, D), np.array([[1, 1, 0], [1, 0, 0]], bool)
     layer(x)
-    with_random_weights(layer)
+    with_seeded_weights(layer)
     found = layer(x, mask=mask, use_causal_mask=causal)
     for sublayer, norm in sublayers(layer, mask, causal):
         x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
@@ -101,7 +95,7 @@ def test_decoder_layer_is_the_right_half_of_figure_1(norm_first):
     x_mask = np.array([[1, 1, 0], [1, 1, 1]], bool)
     memory_mask = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0]], bool)
     layer(x, memory)
-    with_random_weights(layer)
+    with_seeded_weights(layer)
     found = layer(x, memory, x_mask=x_mask, memory_mask=memory_mask)
     for sublayer, norm in sublayers(layer, x_mask, True, memory, memory_mask):
         x = x + sublayer(norm(x)) if norm_first else norm(x + sublayer(x))
