@@ -230,7 +230,9 @@ def test_an_export_finds_what_greedy_search_finds(
             found = loaded.searched_with(beam_size=4)(tf.constant(TEXTS))
         for name in ("translation", "truncated"):
             np.testing.assert_array_equal(found[name], expected[name])
-        np.testing.assert_allclose(found["score"], expected["score"], atol=1e-5)
+        # Blocks sum in another order.
+        one, other = found["score"], expected["score"]
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-5)
 
 
 def test_what_cannot_be_is_refused_before_anything_is_learned(run, tmp_path):
