@@ -239,7 +239,7 @@ SCHEDULES = [
     ),
     Row("TransformerSchedule", {"d_model": D}, (5000,)),
 ]
-_RULES = {"min_lengths": [3, 3], "prefix": [[5, -1], [-1, 9]]}
+_RULES = {"min_lengths": [3, 4], "prefix": [[5, -1], [-1, 9]]}
 # The inputs are the maximum lengths. Each backend draws its own random numbers,
 # so `sample` has a single token to draw from here; tests/test_sampling.py
 # checks how it draws from several.

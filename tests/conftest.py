@@ -216,6 +216,15 @@ def run(recipe, tmp_path_factory):
     return run
 
 
+def translator_of(run, settings=None, decoding=None):
+    """Returns a translator in Python, with the weights of a run."""
+    from keras_transformer.inference import Translator
+    from keras_transformer.training import load_model
+
+    tokenizers = run.source_tokenizer, run.target_tokenizer
+    return Translator(load_model(run), *tokenizers, settings, decoding)
+
+
 @pytest.fixture(scope="session")
 def exported(run, tmp_path_factory):
     """Returns the folder of the exported run."""

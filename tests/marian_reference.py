@@ -90,7 +90,7 @@ def make_outputs(options):
 
     lines = folders.read_lines(options.lines)[: options.count]
     head, rows = marian_outputs.outputs(options.folder, lines)
-    head = {"transformers": transformers.__version__, **head}
+    head = {"transformers": transformers.__version__, "searches": head}
     write_rows(options.out, head, rows)
     print(json.dumps(head, indent=2))
 

@@ -89,7 +89,7 @@ def rate(step, progress, options):
     return options.rate * (options.warmup / step) ** 0.5 * cooling
 
 
-def train(model, pairs, options, rng, report):
+def train(model, pairs, options, rng):
     """Trains the model in place; returns the number of steps."""
     start = time.monotonic()
     padding = model.config.pad_token_id
@@ -122,8 +122,6 @@ def train(model, pairs, options, rng, report):
         if step % 100 == 0:
             recent = sum(losses[-100:]) / 100
             print(f"{step} loss {recent:.4f}, {minutes:.1f} min", flush=True)
-        if step % 500 == 0:
-            report(step)
         if minutes > options.minutes:
             print(f"stopped after {minutes:.1f} minutes")
             break
@@ -199,14 +197,10 @@ def write_trained(options):
     print(f"{len(source)} sentences, vocabulary {config.vocab_size}")
     print(f"{parameters} numbers, also those of positions", flush=True)
 
-    def report(step):
-        share = exact_share(model, tokenizer, pairs["valid"][:64])
-        print(f"{step} exact of validation {share:.3f}", flush=True)
-
     start = time.monotonic()
     encoded = encode(tokenizer, source, target, rng, options.tags)
     model.train()
-    steps = train(model, encoded, options, rng, report)
+    steps = train(model, encoded, options, rng)
     minutes = (time.monotonic() - start) / 60
     if options.dtype == "float16":
         model.half()

@@ -8,16 +8,12 @@ import json
 import os
 import pathlib
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
 import urllib.request
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Error, expect, sync_playwright
+from serving import Server
 
 expect.set_options(timeout=30_000)  # a busy machine may take its time
 
@@ -33,37 +29,15 @@ DESKTOP, PHONE = (1280, 900), (360, 740)
 
 
 @pytest.fixture(scope="session")
-def url():
+def url(tmp_path_factory):
     """Returns the address of a server, by default one that it starts."""
     if "PAGE_URL" in os.environ:
         yield os.environ["PAGE_URL"].rstrip("/")
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = "-m", "keras_transformer", "serve", MODEL, "--port", str(port)
-    command += "--grpc-port", "0", "--no-access-log"
-    server = subprocess.Popen([sys.executable, *command])
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for(server, address)
-        yield address
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _wait_for(server, address):
-    for _ in range(240):
-        assert server.poll() is None, "the server has ended"
-        try:
-            with urllib.request.urlopen(f"{address}/api/models") as answer:
-                if json.load(answer)["models"]:
-                    return
-        except (urllib.error.URLError, ConnectionError):
-            pass
-        time.sleep(0.5)
-    raise TimeoutError("the server has loaded no model in two minutes")
+    log = tmp_path_factory.mktemp("logs") / "server.txt"
+    server = Server(MODEL, log, "--no-access-log")
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -501,13 +475,7 @@ def test_a_file_is_dropped(open_page):
 
 def test_a_busy_server_delays_a_file(open_page):
     page = open_page()
-    answer_first(
-        page,
-        "serving_default",
-        status=429,
-        headers={"Retry-After": "1"},
-        json={"error": "full"},
-    )
+    answer_first(page, "serving_default", **BUSY)
     page.set_input_files("#file", files=[text_file("a.txt", b"Room 7.")])
     expect(page.locator("#trouble")).to_contain_text("busy")
     expect(page.locator("#document-download")).to_be_visible()
@@ -591,22 +559,24 @@ def test_a_file_in_utf_16_is_read(open_page):
 # ---- Trouble ----------------------------------------------------------------
 
 
-def test_a_busy_server_is_asked_again(open_page, api):
-    page = open_page()
-    answer = {"status": 429, "json": {"error": "full"}}
-    answer_first(page, "n_best", headers={"Retry-After": "1"}, **answer)
-    page.fill("#source", SENTENCE)
-    expect(page.locator("#trouble")).to_contain_text("The server is busy")
-    best = api("serving_default", text=[SENTENCE])["translation"][0]
-    expect(page.locator("#target")).to_have_text(best)
-    expect(page.locator("#trouble")).to_be_hidden()
+BUSY = {
+    "status": 429,
+    "headers": {"Retry-After": "1"},
+    "json": {"error": "full"},
+}
 
 
-def test_a_lost_connection_is_tried_again(open_page, api):
+@pytest.mark.parametrize(
+    ("times", "answer", "message"),
+    [(1, BUSY, "The server is busy"), (2, {}, "cannot be reached")],
+)
+def test_a_server_in_trouble_is_asked_again(
+    open_page, api, times, answer, message
+):
     page = open_page()
-    answer_first(page, "n_best", times=2)
+    answer_first(page, "n_best", times, **answer)
     page.fill("#source", SENTENCE)
-    expect(page.locator("#trouble")).to_contain_text("cannot be reached")
+    expect(page.locator("#trouble")).to_contain_text(message)
     best = api("serving_default", text=[SENTENCE])["translation"][0]
     expect(page.locator("#target")).to_have_text(best)
     expect(page.locator("#trouble")).to_be_hidden()

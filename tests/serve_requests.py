@@ -57,18 +57,13 @@ def predict(body: str | bytes, model: str = "demo") -> dict[str, Any]:
 
 MALFORMED = """
 GET /v1/foo
-POST /v1/foo
 POST /v1/models
 GET /v1/models/
 GET /v1/models/demo/
 GET /v1/models/demo:predict
-GET /v1/models/debug/model_name
 GET /v1/models/foo/version/50:predict
-POST /v1/models/foo/version/50:regress
 POST /v1/models/foo/versions/HELLO:regress
-POST /v1/models/foo/label/some_label:regress
 POST /v1/models/foo/metadata
-POST /v1/models/foo/versions/50/labels/some_label:regress
 GET /v1/models/foo/versions/50/labels/some_label
 POST /v1/models/demo:translate
 POST /v1/models/demo:predict/
@@ -77,7 +72,6 @@ DELETE /v1/models/demo
 POST /v1/models/demo:PREDICT
 GET /v1/models
 GET /v1/models/versions/1
-GET /v1/models/labels/x/metadata
 GET /v1/models/foo/versions/9223372036854775808
 POST /v1/models/foo/versions/18446744073709551615:predict
 GET /v1/models/demo/labels/no%2Dpe/metadata
@@ -180,7 +174,6 @@ NaN
 {"inputs": {"text": [[], ["y"]]}}
 {"inputs": "x"}
 {"inputs": "x", "inputs": "x"}
-{"inputs": {"text": ["x"], "text": ["x"]}}
 {"instances": ["x"], "inputs": ["x"]}
 {"instances": {"text": "x"}}
 {"instances": []}
@@ -189,9 +182,6 @@ NaN
 {"instances": [{"text": true}]}
 {"instances": ["x", ["x"]]}
 {"instances": [["x", "y"], ["x"]]}
-{"instances": [["x", "y"], [["x", "y"]]]}
-{"instances": [["x", ["y"]]]}
-{"instances": [[["x"], "y"]]}
 {"instances": [[["x"], ["y", "z"]]]}
 {"instances": [["x", "y"]]}
 {"instances": [{"text": "x"}, "y"]}
@@ -202,8 +192,6 @@ NaN
 {"instances": ["x"], "signature_name": null}
 {"instances": ["x"], "signature_name": "nope"}
 {"instances": ["x"], "signature_name": "score"}
-{"instances": [{"text": "x"}], "signature_name": "score"}
-{"inputs": ["x"], "signature_name": "score"}
 {"inputs": {"text": ["x"]}, "signature_name": "score"}
 {"inputs": {"text": ["x"]}, "signature_name": "n_best"}
 """.strip().splitlines()
@@ -225,9 +213,7 @@ WRONG += [Row(status=400, **predict(b'{"inputs": ["\xff"]}'))]
 # Signature of `types`, and the value of `inputs`.
 WRONG_VALUES = [
     ("float32", "16777216"),  # TensorFlow Serving wants integers to be exact
-    ("float32", "-16777216"),
     ("float32", "1e39"),
-    ("float32", "9" * 400),
     ("float32", '"x"'),
     ("float32", "false"),
     ("float32", '{"x": {"a": NaN}}'),

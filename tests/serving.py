@@ -8,12 +8,14 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 
+import pytest
 import tensorflow as tf
 
 from keras_transformer.export.saved_translator import SavedTranslator
@@ -27,6 +29,22 @@ def translations(exported, texts):
     found = SavedTranslator(exported).translate(tf.constant(texts))
     answers = [text.decode() for text in found["translation"].numpy()]
     return dict(zip(texts, answers, strict=True))
+
+
+def make_certificate(folder, name):
+    """Returns new files of a certificate for localhost and of its key."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl, which makes certificates, is not installed")
+    files = folder / f"{name}.pem", folder / f"{name}_key.pem"
+    command = "openssl req -x509 -nodes -subj /CN=localhost -newkey ec -pkeyopt"
+    command += " ec_paramgen_curve:prime256v1 -addext"
+    command = [*command.split(), "subjectAltName=DNS:localhost"]
+    subprocess.run(
+        [*command, "-out", files[0], "-keyout", files[1]],
+        check=True,
+        capture_output=True,
+    )
+    return files
 
 
 def wait_until(condition, seconds=120):

@@ -159,16 +159,6 @@ def loaded_by(code, **environment):
     return set(result.stdout.splitlines()[-1].split())
 
 
-def test_the_command_shows_its_help_without_keras():
-    found = loaded_by(
-        "from keras_transformer.cli.main import main\n"
-        "for arguments in (['--help'], ['train', '--help']):\n"
-        "    try: main(arguments)\n"
-        "    except SystemExit: pass"
-    )
-    assert not found & {"keras", "numpy", "tensorflow", "sentencepiece"}
-
-
 def test_importing_the_package_needs_keras_alone():
     found = loaded_by(
         "import sys; sys.modules.update(tensorflow=None, tensorflow_text=None)"

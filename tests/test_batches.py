@@ -225,18 +225,6 @@ def test_resuming_takes_up_where_it_stopped():
             np.testing.assert_array_equal(found, expected)
 
 
-def test_epochs_differ_and_each_is_whole():
-    data = encoded()
-    epoch = make_plan(data, 97, 3).batches
-    rows = [
-        x["source"].numpy()[0, :, 0]
-        for x in itertools.islice(training_batches(data, 97, seed=3), epoch)
-    ]
-    np.testing.assert_array_equal(
-        np.sort(np.concatenate(rows)), 10 + np.arange(331)
-    )
-
-
 def test_autotuning_is_off():
     """It would hold up the end of every validation."""
     for dataset in (

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.data import bpe_dropout
-from keras_transformer.data.batches import encode_pairs, training_batches
+from keras_transformer.data.batches import encode_pairs
 from keras_transformer.data.bpe_dropout import SampledPairs, segment
 from keras_transformer.data.builtin.dataset import pairs_of_split
 from keras_transformer.data.corpus import SentencePairs
@@ -56,12 +56,6 @@ def lists(encoded):
 def decoded(tokenizer, rows):
     ids = tf.ragged.constant(rows.tolist(), tf.int32).to_tensor()
     return [line.decode() for line in tokenizer.decode(ids).numpy()]
-
-
-def test_rate_zero_gives_the_pieces_of_the_tokenizer(tokenizer):
-    expected = usual(tokenizer)
-    found = epoch_of(sampled(tokenizer, rate=0.0), 5)
-    assert lists(found) == lists(expected)
 
 
 @settings(max_examples=100, deadline=None)
@@ -142,21 +136,3 @@ def test_a_run_samples_pieces_of_its_own_text(corpus, recipe, tmp_path):
     assert epoch.lengths.sum() > epoch_of(whole, 0).lengths.sum()
     assert decoded(run.source_tokenizer, epoch.source) == text.source
     assert decoded(run.target_tokenizer, epoch.target) == text.target
-
-
-def test_training_resumes_at_any_batch_of_any_epoch(tokenizer):
-    """Batches from the middle of an epoch on are those of an unbroken pass."""
-
-    def batches(first, count):
-        dataset = training_batches(
-            sampled(tokenizer), 997, seed=3, first_batch=first
-        )
-        return [x["source"].numpy() for x in dataset.take(count)]
-
-    whole = batches(0, 29)
-    tokens = len(usual(tokenizer).source.values)
-    assert sum(np.count_nonzero(x) for x in whole) > 2 * tokens
-    for first in (1, 17):
-        some = batches(first, 29 - first)
-        for expected, found in zip(whole[first:], some, strict=True):
-            np.testing.assert_array_equal(found, expected)

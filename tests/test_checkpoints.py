@@ -155,8 +155,8 @@ def test_a_flipped_byte_is_detected_or_harmless(tmp_path):
     found = 0
     directory = original.index(b"PK\x01\x02")  # names and sizes of the members
     places = [
-        *range(0, directory, directory // 150),
-        *range(directory, len(original), 3),
+        *range(0, directory, directory // 70),
+        *range(directory, len(original), 7),
     ]
     for place in places:
         data = bytearray(original)
@@ -200,12 +200,6 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert path.read_bytes() == before
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "checkpoints").write_text("a file, not a folder")
-    with pytest.raises(OSError, match="checkpoints"):
-        checkpoints.save(tmp_path / "checkpoints", trained(), 1)
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(tmp_path):

@@ -24,12 +24,6 @@ def test_a_config_is_frozen():
         TransformerConfig(31).d_model = 7
 
 
-def test_a_config_round_trips_through_json():
-    config = TransformerConfig.preset("tiny", vocab_size=31, norm_first=True)
-    values = json.loads(json.dumps(config.to_dict()))
-    assert TransformerConfig.from_dict(values) == config
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -49,8 +43,6 @@ def test_a_config_round_trips_through_json():
         ({"vocab_size": 31, "activation": None}, "activation=None"),
         ({"vocab_size": 31, "layer_norm_epsilon": 0}, "layer_norm_epsilon=0"),
         ({"vocab_size": 31, "attention_window": 5}, "attention_window=5"),
-        ({"vocab_size": 31, "attention_window": 0}, "attention_window=0"),
-        ({"vocab_size": 31, "attention_window": 4.0}, r"attention_window=4\.0"),
     ],
 )
 def test_errors_name_what_was_received(values, message):

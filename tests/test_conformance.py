@@ -36,6 +36,11 @@ ALL_LAYERS = [*LAYERS, *PLAIN_LAYERS]
 POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
 
 
+def a_program(test):
+    """Marks a test that other backends, which run this file alone, need."""
+    return pytest.mark.programs(test) if BACKEND == "tensorflow" else test
+
+
 def each(rows):
     return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
 
@@ -157,6 +162,7 @@ np.save("compiled.npy", model.evaluate(ids, conformance.LABELS, verbose=0))
 """
 
 
+@a_program
 def test_keras_files_load_in_a_fresh_process(tmp_path):
     expected = {}
     for i, row in enumerate(LAYERS):
@@ -248,6 +254,10 @@ def test_the_model_obeys_its_dtype_policy(row, policy):
     found = numpy_of(compiled_on_jax(mixed)(IDS))
     expected = numpy_of(compiled_on_jax(full)(IDS))
     assert found.dtype == "float32"
+    assert {w.dtype for w in mixed.weights} == {"float32"}
+    for layer in mixed._flatten_layers(include_self=False):
+        if not isinstance(layer, keras.layers.InputLayer) and layer.weights:
+            assert layer.compute_dtype == policy.removeprefix("mixed_")
     units = {"mixed_bfloat16": 2**-7, "mixed_float16": 2**-10}[policy]
     # Roundings of many weights partly cancel out.
     bound = 1.5 * units * len(full.weights) ** 0.5
@@ -543,3 +553,24 @@ if BACKEND != "torch":
 
         for found, expected in zip(compiled(search)(), search(), strict=True):
             assert_close(found, expected)
+
+
+# === TensorFlow's own ===
+
+if BACKEND == "tensorflow":
+
+    @each(LAYERS)
+    def test_a_call_leaves_the_implicit_masks_of_its_inputs(row):
+        if row.name == "PositionalEmbedding":
+            ids = ops.convert_to_tensor(row.inputs[0])
+            found = row.make(mask_zero=True)(ids)
+            np.testing.assert_array_equal(found._keras_mask, ids != 0)
+            return
+        tensors = [ops.convert_to_tensor(x) for x in row.inputs]
+        masks = [np.arange(x.shape[1])[None] < [[2], [1]] for x in row.inputs]
+        for tensor, mask in zip(tensors, masks, strict=True):
+            tensor._keras_mask = ops.convert_to_tensor(mask)
+        found = row.make()(*tensors)
+        for tensor, mask in zip(tensors, masks, strict=True):
+            np.testing.assert_array_equal(tensor._keras_mask, mask)
+        np.testing.assert_array_equal(found._keras_mask, masks[0])

@@ -6,21 +6,10 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from test_inference import random_model
 
-from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.ids import END, START
 from keras_transformer.integrations import ctranslate2 as interop
-
-CONFIG = {"num_layers": 2, "d_model": 26, "num_heads": 2, "d_ff": 37}
-
-
-def random_model(**config):
-    model = Transformer(TransformerConfig(41, **{**CONFIG, **config}), seed=1)
-    rng = np.random.default_rng(1)
-    # Biases start as zeros and norms as ones, which would hide a mistake.
-    for weight in model.weights:
-        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
-    return model
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class TableModel:
         return sorted(scored, reverse=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     alpha=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
@@ -138,7 +138,7 @@ def plain_beam_search(model, sentence, limit, beam, alpha, formula, rule):
     return done
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     beam=st.integers(2, 4),
@@ -232,27 +232,6 @@ def test_a_wide_beam_with_constraints_finds_what_enumeration_finds(
         assert np.isneginf(scores[b, len(expected) :]).all()
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_each_row_obeys_its_own_constraints(beam):
-    model = TableModel(7, 3, vocab_size=11)
-    prefix = [[5, 7, -1], [-1, -1, -1], [9, -1, 4]]
-    rules = {"min_lengths": [1, 6, 4], "prefix": prefix}
-    ids, _ = beam_search(model.step, model.start(beam), [9] * 3, beam, **rules)
-    best = np.asarray(ids)[:, 0]
-    assert best[0, :2].tolist() == [5, 7]
-    assert (best[1, :5] != END).all()
-    assert (best[2, 0], best[2, 2]) == (9, 4)
-    assert (best[2, :3] != END).all()
-
-
-def test_fewer_hypotheses_than_beams_leave_the_rest_empty():
-    model = TableModel(1, 1, vocab_size=4)
-    ids, scores = beam_search(model.step, model.start(5), [1], 5)
-    assert np.isfinite(scores[0, 0])
-    assert np.isneginf(scores[0, 1:]).all()
-    np.testing.assert_array_equal(ids[0, :, 0], [END, 0, 0, 0, 0])
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_a_beam_of_one_equals_greedy_search(seed, alpha):
@@ -336,25 +315,6 @@ def test_finished_sentences_may_leave_the_batch(beam):
     assert 7 * beam == rows[0] > rows[-1]
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_limits_hold_and_every_hypothesis_ends(beam):
-    model = TableModel(5, 3, vocab_size=11)
-    model.table[..., END] = -30  # no sentence ends before its limit
-    limits = [1, 3, 8]
-    ids, scores = beam_search(model.step, model.start(beam), limits, beam)
-    for b, limit in enumerate(limits):
-        best = np.asarray(ids[b, 0])
-        assert best[limit - 1] == END
-        assert (best[limit:] == 0).all()
-        assert np.isfinite(scores[b, 0])
-
-
-def test_a_beam_may_be_wider_than_the_vocabulary():
-    model = TableModel(5, 2, vocab_size=4)
-    _, scores = beam_search(model.step, model.start(97), [5, 6], 97)
-    assert (np.diff(np.asarray(scores)[:, :40], axis=1) <= 0).all()
-
-
 def test_no_sentences_give_no_translations():
     model = TableModel(5, 1, vocab_size=7)
     model.table = model.table[:0]
@@ -384,10 +344,7 @@ def test_top_k_in_chunks_equals_top_k(width, count):
     [
         (1, 1.0),
         (2, 1.09690262),
-        (5, 1.35865518),
         (10, 1.73286211),
-        (20, 2.35436208),
-        (50, 3.77856470),
         (100, 5.56958491),
     ],
 )

@@ -12,7 +12,7 @@ import types
 
 import numpy as np
 import pytest
-from conftest import SMALL
+from conftest import SMALL, translator_of
 
 from keras_transformer.training import checkpoints
 
@@ -47,10 +47,12 @@ def test_each_example_says_how_to_run_it_and_what_it_promises(path):
     assert own_tests or path.stem in pathlib.Path(__file__).read_text()
 
 
+@pytest.mark.programs
 def test_copy_task_returns_an_accuracy():
     assert 0 <= load("copy_task").main(count=256, epochs=1) <= 1
 
 
+@pytest.mark.programs
 def test_long_sequences_returns_an_accuracy():
     assert 0 <= load("long_sequences").main(length=331, steps=3) <= 1
 
@@ -72,6 +74,7 @@ def test_programs_say_the_value_that_was_set_last():
         assert reads > 50
 
 
+@pytest.mark.programs
 def test_text_classifier_learns():
     accuracy = load("text_classifier").main(count=1500, epochs=4)
     assert accuracy > 0.25  # of twelve cities
@@ -172,14 +175,11 @@ def test_examples_say_before_they_train_that_they_draw(name, monkeypatch):
         load(name)
 
 
-def test_speech_says_what_it_needs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "aeon.datasets", None)
+def test_examples_say_which_data_they_need(monkeypatch):
+    for package in ("aeon", "sklearn"):
+        monkeypatch.setitem(sys.modules, f"{package}.datasets", None)
     with pytest.raises(ImportError, match="pip install aeon"):
         load("speech").utterances("train")
-
-
-def test_images_says_what_it_needs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match="pip install scikit-learn"):
         load("images").digits()
 
@@ -347,8 +347,7 @@ example.main(pairs, pairs[:5], folder, languages, "13a", 340, stages, **shape)
 
 @pytest.mark.programs
 def test_small_corpus_jax_trains_a_student_that_tensorflow_exports(tmp_path):
-    from keras_transformer.inference import Translator, translate_lines
-    from keras_transformer.training import load_model
+    from keras_transformer.inference import translate_lines
 
     pairs = [
         (f"{a} {b} {b} {a}", f"{x} {y} {y} {x}")
@@ -376,9 +375,7 @@ def test_small_corpus_jax_trains_a_student_that_tensorflow_exports(tmp_path):
     assert (run.recipe.source, run.recipe.target) == ("fr", "it")
     assert run.config.encoder_depth == 2
     assert run.config.decoder_depth == 1
-    translator = Translator(
-        load_model(run), run.source_tokenizer, run.target_tokenizer, run.search
-    )
+    translator = translator_of(run, run.search)
     sources, targets = zip(*pairs[:5], strict=True)
     found = translate_lines(translator.translate, sources)
     assert example.corpus_bleu(found, targets, "13a") == chosen["bleu"]

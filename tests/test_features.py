@@ -120,25 +120,6 @@ def test_cached_steps_equal_the_logits_of_the_model(model):
         )
 
 
-def test_a_search_finds_what_the_model_finds_probable(model):
-    encoded = model.encode(INPUTS["source"], source_mask=MASK)
-    memory = model.project_memory(encoded)
-
-    @compiled_on_jax
-    def step(tokens, cache, index):
-        return model.decode_step(tokens, cache, index, memory, MASK)
-
-    ids, _ = kt.beam_search(step, model.empty_cache(2, 5), [5, 5], beam_size=1)
-    ids = numpy_of(ids)[:, 0]
-    shifted = np.concatenate([np.full((2, 1), 2), ids[:, :-1]], axis=1)
-    logits = numpy_of(model({**INPUTS, "target": shifted}))
-    logits[..., :3] = -np.inf  # padding, unknown and start are never chosen
-    best = logits.argmax(-1)
-    for row in range(2):
-        length = np.flatnonzero(ids[row] == 3)[0]  # the last may be forced
-        np.testing.assert_array_equal(ids[row, :length], best[row, :length])
-
-
 def test_training_changes_every_weight_and_files_keep_them(tmp_path):
     model = make_model()
     model.compile(

@@ -14,7 +14,6 @@ from replicas import train_small_model
 from test_training_loop import CONFIG
 from test_training_step import one_part
 
-from keras_transformer.cli.run_options import run_of
 from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.integrations import ctranslate2
 from keras_transformer.losses import LabelSmoothedCrossEntropy
@@ -99,13 +98,6 @@ def tuned(initial, recipe, tmp_path_factory):
 def test_wrong_settings_are_refused(settings, expected):
     with pytest.raises(ValueError, match=expected):
         Recipe(**settings)
-
-
-def test_a_resumed_run_keeps_its_rank(tuned):
-    given = {"out": str(tuned[0].folder), "resume": True}
-    assert run_of(given | {"lora_rank": RANK}, 0).recipe.lora_rank == RANK
-    with pytest.raises(ValueError, match="--lora-rank 5, the run has 3"):
-        run_of(given | {"lora_rank": 5}, 0)
 
 
 def test_factors_repeat_by_the_seed_and_differ_from_each_other():

@@ -142,15 +142,6 @@ def test_id_zero_is_masked_unless_mask_zero_is_false():
     assert getattr(plain, "_keras_mask", None) is None
 
 
-def test_ids_may_come_as_floats():
-    """A strategy that averages a batch over replicas makes them floats."""
-    layer = PositionalEmbedding(7, 4)
-    ids = np.array([[5, 1, 3]])
-    found = layer(ids.astype("float32"))
-    np.testing.assert_array_equal(found, layer(ids))
-    np.testing.assert_array_equal(found._keras_mask, ids != 0)
-
-
 def test_inputs_of_another_rank_are_refused():
     layer = PositionalEmbedding(7, 4)
     for ids in (np.ones((1, 1, 3)), np.ones(3), keras.Input((2, 3))):

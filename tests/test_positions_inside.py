@@ -3,18 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from conformance import numpy_of, random
+from conformance import assert_close, random
 from keras import ops
 
 from keras_transformer import DecoderLayer, MultiHeadAttention
 
 B, T, S, D, H, F = 2, 3, 5, 14, 2, 17
-
-
-def assert_close(found, expected, tolerance=1e-5):
-    np.testing.assert_allclose(
-        numpy_of(found), numpy_of(expected), atol=tolerance
-    )
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -6,11 +6,8 @@ import pytest
 
 from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.data import train_tokenizer
-from keras_transformer.export import SavedTranslator, export
 from keras_transformer.inference import (
     SearchSettings,
-    Translator,
-    translate_lines,
 )
 from keras_transformer.training import (
     evaluate,
@@ -53,18 +50,6 @@ def test_a_model_that_was_fitted_becomes_a_run(run, tmp_path):
         np.testing.assert_array_equal(found, weight)
     with pytest.raises(ValueError, match="has no splits"):
         evaluate(opened, model, "test")
-
-
-@pytest.mark.programs
-def test_the_run_of_a_model_is_exported(run, tmp_path):
-    pieces = run.source_tokenizer
-    model = make_model(pieces.vocab_size)
-    made = run_of_model(model, tmp_path / "run", pieces, search=SEARCH)
-    path = export(made, tmp_path / "saved" / "1", dtype="float32")
-    answers = SavedTranslator(path).translate(LINES)["translation"].numpy()
-    translator = Translator(model, pieces, pieces, SEARCH)
-    expected = translate_lines(translator.translate, LINES)
-    assert [x.decode() for x in answers] == expected
 
 
 def test_two_vocabularies_stay_two(run, tmp_path):

@@ -128,25 +128,6 @@ def test_equal_seeds_draw_the_same_and_steps_and_rows_differ():
     assert len(set(first[0])) > 5
 
 
-def test_samples_obey_minimum_lengths_and_prefixes():
-    model = TableModel(7, 3, vocab_size=11)
-    ids, _ = sample(
-        model.step,
-        model.start(1),
-        [9, 5, 9],
-        min_lengths=[1, 4, 9],
-        prefix=[[5, 7], [-1, 9], [-1, -1]],
-        seed=3,
-    )
-    ids = np.asarray(ids)
-    assert ids[0, :2].tolist() == [5, 7]
-    assert ids[1, 1] == 9
-    assert (ids[1, :3] != END).all()
-    assert (ids[1, 5:] == 0).all()
-    assert (ids[2, :8] != END).all()
-    assert ids[2, 8] == END
-
-
 @pytest.mark.parametrize("arguments", [{}, {"top_k": 3}, {"top_p": 0.9}])
 def test_the_vocabulary_may_have_no_static_size(arguments):
     """As in a graph whose logits are a list of likely tokens."""
@@ -167,18 +148,6 @@ def test_the_vocabulary_may_have_no_static_size(arguments):
         **arguments,
     )[0]
     np.testing.assert_array_equal(drawn(logits), expected)
-
-
-@pytest.mark.parametrize("floatx", ["float64", "bfloat16"])
-def test_scores_are_float32_whatever_the_default_dtype(floatx):
-    keras.config.set_floatx(floatx)
-    try:
-        for search in (greedy_search, sample):
-            step = OneRow([0.0] * 7).step
-            _, scores = search(step, {}, [5, 3])
-            assert keras.backend.standardize_dtype(scores.dtype) == "float32"
-    finally:
-        keras.config.set_floatx("float32")
 
 
 @pytest.mark.parametrize("floatx", ["float64", "float16", "bfloat16"])

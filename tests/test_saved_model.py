@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import translator_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,12 +78,7 @@ def test_a_batch_of_any_size_keeps_its_order(loaded, size):
 
 
 def test_an_empty_list_is_a_batch_in_python(run):
-    translator = Translator(
-        load_model(run),
-        run.source_tokenizer,
-        run.target_tokenizer,
-        SearchSettings(extra_length=2),
-    )
+    translator = translator_of(run, SearchSettings(extra_length=2))
     assert translator.translate([])["translation"].shape == (0,)
     assert translator.score([], [])["score"].shape == (0,)
     assert translator.explain([])["attention"].shape[0] == 0
@@ -147,10 +143,7 @@ def test_python_a_fresh_process_and_a_session_translate_the_same(
 ):
     # JSON has no NUL.
     texts = [text for text in HARD_INPUTS if text != b"a\x00b"]
-    model = Translator(
-        load_model(run), run.source_tokenizer, run.target_tokenizer
-    )
-    found = model.translate(tf.constant(texts))
+    found = translator_of(run).translate(tf.constant(texts))
     python = found["translation"].numpy().tolist()
     here = SavedTranslator(exported).translate(tf.constant(texts))
     assert here["translation"].numpy().tolist() == python
@@ -203,9 +196,7 @@ def test_models_with_frozen_weights_do_not_share_them(run, exported, tmp_path):
 
     The models are called with batches of several sizes, from several threads.
     """
-    other = Translator(
-        load_model(run), run.source_tokenizer, run.target_tokenizer
-    )
+    other = translator_of(run)
     for weight in other.model.weights:
         weight.assign(1.1 * weight + 0.01)
     saved_model.write(other, tmp_path / "other")
@@ -333,8 +324,7 @@ def test_an_explanation_belongs_to_its_translation(loaded, run):
 
 
 def test_an_explanation_is_as_long_as_the_longest_translation(run):
-    model, tokenizer = load_model(run), run.source_tokenizer
-    translator = Translator(model, tokenizer, run.target_tokenizer)
+    translator = translator_of(run)
     source = tf.constant([[9, 8, 3], [7, 3, 0], [3, 0, 0]])
     target = tf.constant([[5, 3, 0, 0, 0], [6, 7, 3, 0, 0], [4, 4, 4, 4, 3]])
     blank = tf.constant([False, False, True])
@@ -352,12 +342,8 @@ def test_an_export_can_search_with_another_beam_and_alpha(
     run, loaded, beam, alpha
 ):
     text = tf.constant([b"room 7 is on the third floor", b""])
-    expected = Translator(
-        load_model(run),
-        run.source_tokenizer,
-        run.target_tokenizer,
-        SearchSettings(beam, alpha),
-    ).compiled()(text)
+    translator = translator_of(run, SearchSettings(beam, alpha))
+    expected = translator.compiled()(text)
     found = loaded.searched_with(beam, alpha)(text)
     np.testing.assert_array_equal(found["translation"], expected["translation"])
     np.testing.assert_allclose(found["score"], expected["score"], atol=1e-5)
@@ -435,18 +421,6 @@ def test_a_bfloat16_export_is_smaller_and_says_so(run, exported, tmp_path):
         for folder in (path, exported)
     ]
     assert sizes[0] < 0.75 * sizes[1]
-
-
-def test_an_export_that_fails_leaves_nothing(run, tmp_path, monkeypatch):
-    def full_disk(translator, path, dtype):
-        path.mkdir(exist_ok=True)
-        (path / "saved_model.pb").write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(saved_model, "write", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        saved_model.export(run, tmp_path / "small" / "1")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_export_is_named(exported, tmp_path):
@@ -538,17 +512,6 @@ def test_the_number_of_workers_changes_no_translation(loaded):
     assert translate_lines(loaded.translate, lines, 12, workers=3) == alone
 
 
-def test_a_source_cut_at_the_cap_keeps_its_end_token(run):
-    text = tf.constant([b"room 7 room 8", b"room 7"])
-    whole = run.source_tokenizer.encode(text)
-    length = len(whole.to_list()[1])
-    assert len(whole.to_list()[0]) > length
-    cut, longer = run.source_tokenizer.encode_at_most(text, length - 1)
-    assert cut.to_list()[0] == [*whole.to_list()[0][: length - 1], 3]
-    assert cut.to_list()[1] == whole.to_list()[1]
-    assert longer.numpy().tolist() == [True, False]
-
-
 def test_learned_positions_are_never_exceeded(run):
     from keras_transformer import Transformer, TransformerConfig
 
@@ -563,10 +526,7 @@ def test_learned_positions_are_never_exceeded(run):
 
 
 def test_n_best_in_python_has_the_limits_of_a_server(run):
-    tokenizer = run.source_tokenizer
-    translator = Translator(
-        load_model(run), tokenizer, tokenizer, SearchSettings(extra_length=3)
-    )
+    translator = translator_of(run, SearchSettings(extra_length=3))
     text = tf.constant(["room 7"])
     with pytest.raises(ValueError, match="beam_size=33"):
         translator.n_best(text, 33, 0.6)
@@ -585,15 +545,12 @@ def test_n_best_in_python_has_the_limits_of_a_server(run):
 def test_a_translation_is_one_line(run):
     tokenizer = run.target_tokenizer
     assert tokenizer.pieces(tokenizer.line_breaks) == ["<0x0A>", "<0x0D>"]
-    model = load_model(run)
+    translator = translator_of(run, SearchSettings(extra_length=5))
     # In this model, one of the line breaks always has the highest logit.
-    table = model.target_embedding.embeddings
+    table = translator.model.target_embedding.embeddings
     wanted = np.array(table)
     wanted[tokenizer.line_breaks] = 100 * np.stack([wanted[5], -wanted[5]])
     table.assign(wanted)
-    translator = Translator(
-        model, tokenizer, tokenizer, SearchSettings(extra_length=5)
-    )
     for line in translator.translate(tf.constant([b"a", b"room 7"]))[
         "translation"
     ].numpy():

@@ -1,17 +1,13 @@
 """Tests of parts of the server: config files, batches by length."""
 
 import asyncio
-import os
 import re
-import shutil
 import socket
-import subprocess
-import sys
-from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from serving import make_certificate
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from keras_transformer.cli.main import main
@@ -45,13 +41,6 @@ def test_errors_of_the_command(arguments, message, capsys):
     assert main(["serve", *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-
-
-def test_the_error_without_ray_names_its_extra(exported, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with mock.patch.dict(os.environ):
-        assert main(["serve", str(exported), "--engine", "ray"]) == 1
-    assert "pip install '.[ray,serve,text]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
@@ -496,23 +485,7 @@ def start_server(**settings):
     server.serve(read_configs, settings)
 
 
-def make_certificate(folder, name):
-    files = folder / f"{name}.pem", folder / f"{name}_key.pem"
-    command = "openssl req -x509 -nodes -subj /CN=localhost -newkey ec -pkeyopt"
-    subprocess.run(
-        [
-            *(*command.split(), "ec_paramgen_curve:prime256v1"),
-            *("-out", files[0], "-keyout", files[1]),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return files
-
-
 def test_errors_of_certificates_name_the_files(tmp_path):
-    if not shutil.which("openssl"):
-        pytest.skip("openssl, which makes the certificates, is not installed")
     certificate, _ = make_certificate(tmp_path, "a")
     _, other_key = make_certificate(tmp_path, "b")
     junk = tmp_path / "junk.pem"
@@ -566,28 +539,18 @@ def test_errors_of_the_engine_reach_the_client(exported):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("kind", "settings"),
     [
-        {"threads": 0},
-        {"timeout": float("nan")},
-        {"timeout": float("inf")},
-        {"max_queue_rows": -1},
-        {"tls_key": "key.pem"},
+        (ServeSettings, {"threads": 0}),
+        (ServeSettings, {"timeout": float("nan")}),
+        (ServeSettings, {"timeout": float("inf")}),
+        (ServeSettings, {"max_queue_rows": -1}),
+        (ServeSettings, {"tls_key": "key.pem"}),
+        (RaySettings, {"ray_replicas": 0}),
+        (RaySettings, {"ray_replicas": 3, "ray_max_replicas": 2}),
+        (RaySettings, {"ray_cpus": 0}),
     ],
 )
-def test_wrong_settings(settings):
+def test_wrong_settings(kind, settings):
     with pytest.raises(ValueError, match="Received"):
-        ServeSettings(**settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"ray_replicas": 0},
-        {"ray_replicas": 3, "ray_max_replicas": 2},
-        {"ray_cpus": 0},
-    ],
-)
-def test_wrong_settings_of_ray(settings):
-    with pytest.raises(ValueError, match="Received"):
-        RaySettings(**settings)
+        kind(**settings)

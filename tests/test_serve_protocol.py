@@ -168,18 +168,6 @@ def test_bytes_of_strings_stay_as_they_are(value):
     assert text == [value.decode(errors="replace")]
 
 
-@EXAMPLES
-@hypothesis.given(some.lists(some.floats(width=32), min_size=1))
-def test_floats_have_few_digits(values):
-    array = np.array(values, np.float32)
-    exact = array[(np.abs(array) > 1e-12) & (np.abs(array) < 1e8)]
-    for text in (
-        write_predictions({"x": exact}, False).decode()[13:-2].split(",")
-    ):
-        digits = text.split("e")[0].replace(".", "").strip(" -[]0")
-        assert len(digits) <= 9
-
-
 JSON = some.recursive(
     some.none()
     | some.booleans()

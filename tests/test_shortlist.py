@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import translator_of
 
 from keras_transformer import beam_search
 from keras_transformer.data.batches import EncodedPairs, Rows
@@ -16,8 +17,6 @@ from keras_transformer.inference import shortlist as module
 from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
-from keras_transformer.inference.translator import Translator
-from keras_transformer.training.models import load_model
 
 V = 37
 TEXTS = [
@@ -87,13 +86,9 @@ def shortlist(run, size):
 
 
 def translator(run, chosen, **settings):
-    return Translator(
-        load_model(run),
-        run.source_tokenizer,
-        run.target_tokenizer,
-        SearchSettings(**settings),
-        chosen and ShortlistDecoding(chosen),
-    )
+    decoding = chosen and ShortlistDecoding(chosen)
+    search = SearchSettings(**settings)
+    return translator_of(run, search, decoding)
 
 
 def test_a_list_has_the_pieces_of_its_own_sentence(run):

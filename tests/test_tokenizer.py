@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.data.builtin.dataset import pairs_of_split
@@ -26,24 +26,10 @@ def round_trip(tokenizer, text):
     return tokenizer.decode(ids.to_tensor())[0].numpy().decode()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Am 3. Mai um Viertel nach fünf.",
-        "GROSS und klein: ÄÖÜ äöü ß é ñ",
-        "e\u0301 is not \u00e9",
-        "日本語 العربية 🦄👩‍👩‍👧",
-        "</s> <s> <unk> <pad>",
-        "a\x00b",
-        "1234567890",
-    ],
-)
-def test_a_round_trip_loses_nothing(tokenizer, text):
-    assert round_trip(tokenizer, text) == text
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.text())
+@example("</s> <s> <unk> <pad>")
+@example("e\u0301 is not \u00e9: a\x00b, 日本語 العربية 🦄👩‍👩‍👧")
 def test_a_round_trip_changes_only_spaces(tokenizer, text):
     # U+2581 is how SentencePiece writes a space.
     text = text.encode("utf-8", "ignore").decode().replace("\u2581", " ")
@@ -94,8 +80,6 @@ def test_training_is_deterministic():
 
 
 def test_other_special_ids_are_refused():
-    import io
-
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["some words to learn from"] * 9),
@@ -136,7 +120,6 @@ def test_long_lines_teach_the_vocabulary():
 
 
 def test_pieces_that_a_user_has_defined_take_no_bpe_dropout():
-    model = io.BytesIO()
     options = {
         "model_type": "bpe",
         "vocab_size": 290,

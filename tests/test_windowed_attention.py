@@ -318,45 +318,6 @@ def test_a_short_cache_with_a_window_can_be_full():
         layer(x[:, 5:6], cache=cache, cache_index=5)
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_search_far_beyond_the_window_has_the_scores_of_the_model(beam_size):
-    config = kt.TransformerConfig(
-        11, num_layers=1, d_model=14, num_heads=2, d_ff=17, attention_window=4
-    )
-    model = with_seeded_weights(kt.Transformer(config))
-    source, limit = np.array([[5, 6, 7, 3], [9, 3, 0, 0]], "int32"), 13
-    memory = model.project_memory(model.encode(source))
-
-    @compiled_on_jax
-    def step(tokens, cache, index):
-        return model.decode_step(tokens, cache, index, memory, source != 0)
-
-    cache = model.empty_cache(B * beam_size, limit)
-    assert cache[0]["key"].shape[2] == 3
-    found = kt.beam_search(
-        step,
-        cache,
-        [limit, limit],
-        beam_size=beam_size,
-        alpha=0.0,
-        min_lengths=[limit, limit],
-    )
-    ids, scores = (numpy_of(x) for x in found)
-    for row in range(B):
-        shifted = np.concatenate(
-            [np.full((beam_size, 1), 2), ids[row, :, :-1]], axis=1
-        )
-        logits = model(
-            {
-                "source": np.repeat(source[row : row + 1], beam_size, axis=0),
-                "target": shifted.astype("int32"),
-            }
-        )
-        every = numpy_of(ops.log_softmax(logits))
-        chosen = np.take_along_axis(every, ids[row, ..., None], axis=-1)
-        assert_close(scores[row], chosen.sum(axis=(1, 2)), 1e-4)
-
-
 # === Arguments ===
 
 
