@@ -25,9 +25,10 @@ demo: .venv/text  ## train, export and use a model: three to seven minutes
 serve: .venv/text .venv/serve $(MODEL)  ## serve the demo's model, with a page
 	$(BIN)/keras-transformer serve $(MODEL)
 
-check: lint test test-programs test-serve test-jax test-torch  ## all that has to pass
+# All that has to pass.
+check: lint test test-programs test-serve test-jax test-torch
 
-test: .venv/dev  ## what to run while working: about three minutes
+test: .venv/dev  ## what to run while working: three to six minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # TensorFlow writes what it computes; the other backends compute the same. On JAX

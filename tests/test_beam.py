@@ -85,6 +85,7 @@ def shared_model(loaded, monkeypatch):
     monkeypatch.setattr(pipelines, "SavedTranslator", lambda path: loaded)
 
 
+@pytest.mark.programs
 def test_the_handler_translates_in_a_pipeline(exported, lines, translations):
     elements = [*lines, lines[:3]]
     expected = [*translations, translations[:3]]

@@ -40,8 +40,8 @@ def assert_same(one, other, tolerance):
 @pytest.mark.parametrize(
     ("replicas", "parts", "clipnorm"),
     [
-        (2, 2, CLIPNORM),
-        pytest.param(2, 1, None, marks=pytest.mark.programs),
+        (2, 1, None),
+        pytest.param(2, 2, CLIPNORM, marks=pytest.mark.programs),
         pytest.param(1, 3, None, marks=pytest.mark.programs),
     ],
 )

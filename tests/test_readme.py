@@ -201,7 +201,7 @@ def test_the_readme_is_short():
 
 def test_ci_runs_the_test_command_and_then_the_rest_of_make_check():
     commands = re.findall(r"^make (.+)", (ROOT / ".ci/run").read_text(), re.M)
-    (check,) = re.findall(r"^check: ([^#]+?) +#", MAKEFILE.read_text(), re.M)
+    (check,) = re.findall(r"^check: (.+)", MAKEFILE.read_text(), re.M)
     assert commands[0] == "test"
     assert sorted(" ".join(commands).split()) == sorted(check.split())
 

@@ -128,7 +128,8 @@ def test_arrays_that_are_written_are_read_again(array, is_row_form):
     else:
         again = np.array(value, array.dtype)
         np.testing.assert_array_equal(again, array)
-        np.testing.assert_array_equal(np.signbit(again), np.signbit(array))
+        signs = [np.signbit(np.nan_to_num(x)) for x in (again, array)]
+        np.testing.assert_array_equal(*signs)  # JSON has one NaN
     dtype = "string" if array.dtype == object else array.dtype.name
     for form in ("instances", "inputs"):
         again = read({form: value}, dtype)["x"]
