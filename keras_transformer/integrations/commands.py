@@ -1,4 +1,4 @@
-"""What integrations add to the command: `import`, and `--runner`.
+"""Adds `import` and `--runner` to the command.
 
 It is imported before the command reads its arguments, so it imports neither
 Keras nor the programs.

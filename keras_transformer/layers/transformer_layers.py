@@ -29,8 +29,8 @@ from keras_transformer.layers.windowed_attention import check_window
 
 
 class TransformerLayer(Layer):
-    """What the layers of encoder and decoder share: their constructor, and
-    "Add & Norm" of figure 1.
+    """Constructs the layers of encoder and decoder, and has "Add & Norm" of
+    figure 1.
 
     A sub-layer is wrapped as `LayerNorm(x + Dropout(Sublayer(x)))`, or with
     `norm_first` as `x + Dropout(Sublayer(LayerNorm(x)))`. The constructor's

@@ -1,4 +1,4 @@
-"""What computes signatures; by default a process of this machine.
+"""Engines compute signatures; the default one is a process of this machine.
 
 Another engine is a class with the methods of `Engine`, and a coroutine function
 of a folder and a number of threads that returns one, for

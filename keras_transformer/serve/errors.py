@@ -50,7 +50,7 @@ class ServingError(Exception):
 
 
 class ProcessEndedError(Exception):
-    """What computes has ended before it answered."""
+    """A process or replica has ended before it answered."""
 
 
 def quoted(value: Any) -> str:
