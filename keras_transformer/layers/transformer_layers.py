@@ -412,9 +412,9 @@ class DecoderLayer(TransformerLayer):
 
     def build(self, x_shape: Shape, memory_shape: Shape | None = None) -> None:
         self._check_width(x_shape)
+        self.self_attention.build(x_shape)
         self.cross_attention.build(x_shape, memory_shape)
         for layer in (
-            self.self_attention,
             self.self_attention_dropout,
             self.self_attention_norm,
             self.cross_attention_dropout,
