@@ -56,7 +56,8 @@ HUB_FILES = (
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    return import_marian(TINY, tmp_path_factory.mktemp("imported") / "run")
+    folder = tmp_path_factory.mktemp("imported") / "run"
+    return import_marian(TINY, folder, clean_sources=False)
 
 
 @pytest.fixture(scope="module")

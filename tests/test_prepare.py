@@ -92,6 +92,7 @@ def test_prepared_pairs_are_those_of_the_corpus(corpus, tmp_path):
 def test_every_reason_is_counted(tmp_path):
     good = [(f"one {i} two", f"eins {i} zwei") for i in range(40)]
     bad = {
+        "damaged": [],
         "blank": [(" ", "leer"), ("empty", "")],
         "identical": [("same", "same "), ("same", "same"), ("ok", "ok")],
         "duplicate": [good[3], good[3]],
@@ -139,11 +140,15 @@ def test_spaces_make_no_other_pair(tmp_path):
     """Pairs with the same ids are duplicates."""
     pairs = [("one two", "eins zwei"), (" one  two", "eins zwei  ")]
     pairs += [("one\u00a0two", "eins zwei"), ("onetwo", "eins zwei")]
+    pairs += [
+        ("one two", "eins\u00a0zwei"),
+        ("one t\u00adwo", "ei\u200bns zwei"),
+    ]
     corpus = write_pairs(tmp_path / "corpus", pairs)
     write_pairs(tmp_path / "corpus", pairs[:1], "validation")
     settings = Preparation(vocab_size=275, drop_duplicates=True)
     prepared = prepare(corpus, tmp_path / "prepared", settings)
-    assert prepared.manifest["corpora"][0]["left_out"]["duplicate"] == 1
+    assert prepared.manifest["corpora"][0]["left_out"]["duplicate"] == 3
     assert len(prepared) == 3
 
 
@@ -551,7 +556,7 @@ BROKEN = [
     (empty_gzip, r"Cannot read .*train.en.gz.*it is empty.*complete"),
     (unequal, "3 in .*train.en.*2 in .*train.de"),
     (missing_column, "no column 'de'. Expected one of: en, fr"),
-    (short_row, "Line 3 of .*at least 2 columns.*Received: 1"),
+    (short_row, "Line 3 of .*have 2 cells.*Received: 1"),
     (nothing_left, "no pair left|Cannot learn a vocabulary"),
     (no_text, "no column 'en'"),
     (in_columns(en="one", de=1), "'de' of .*train.parquet.*text.*: int"),

@@ -8,15 +8,21 @@ import collections
 import doctest
 import json
 import pathlib
+import re
+import unicodedata
 
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.data import cleaning
 from keras_transformer.export import tensorflow_serving as serving
 from keras_transformer.inference import punctuation
-from keras_transformer.inference.punctuation import normalize_punctuation
+from keras_transformer.inference.punctuation import (
+    normalize_punctuation,
+    replace_punctuation,
+)
 
 PATH = pathlib.Path(__file__).parent / "pretrained" / "punctuation.json"
 CASES = collections.defaultdict(list)
@@ -55,6 +61,55 @@ def test_texts_become_what_sacremoses_makes_of_them(language):
 def test_the_language_decides_about_commas_and_numbers(language, expected):
     text = "“one”, 1\u00a0000 “two.”"
     assert normalize([text], language) == [expected.encode()]
+
+
+SCRIPT = [  # of Moses, replace-unicode-punctuation.perl, but for １ (see below)
+    *["，,", "、,", '”"', '“"', "∶:", "：:", "？?", '《"', '》"', "）)", "！!"],
+    *["（(", "；;", '」"', '「"', "０0", "３3", "２2", "５5", "６6", "９9"],
+    *[
+        "７7",
+        "８8",
+        "４4",
+        "～~",
+        "’'",
+        "━-",
+        "〈<",
+        "〉>",
+        "【[",
+        "】]",
+        "％%",
+    ],
+    "１1",  # the script has a quotation mark here
+]
+
+
+def transcription(text):
+    """Does what the two scripts do, character by character."""
+    text = re.sub("[。．] *", ". ", text).replace("…", "...")
+    for before, after in SCRIPT:
+        text = text.replace(before, after)
+    # remove-non-printing-char.perl; line ends are no text to it.
+    return "".join(
+        " " if unicodedata.category(c)[0] == "C" and c != "\n" else c
+        for c in text
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(
+        st.characters(exclude_categories=("Cs", "Cn"))
+        | st.sampled_from(
+            "，。、”“∶：？《》）！（；１」「０３．～’…━〈〉【】％ \u200c"
+        )
+    )
+)
+def test_punctuation_is_replaced_as_by_moses(text):
+    (found,) = replace_punctuation(tf.constant([text])).numpy()
+    # What is invisible is removed before, and leaves no space.
+    invisible = {chr(c) for c in cleaning._code_points(cleaning.INVISIBLE)}
+    visible = "".join(c for c in text if c not in invisible)
+    assert found.decode() == transcription(visible)
 
 
 def test_servers_know_the_operations(tmp_path):

@@ -13,10 +13,12 @@ import tensorflow as tf
 from conftest import translator_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from look_alikes import look_alikes
 
 from keras_transformer.export import saved_model
 from keras_transformer.export.files import METADATA, SUMS, write_sums
 from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.ids import END
 from keras_transformer.inference import evaluation
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
@@ -90,6 +92,71 @@ def test_a_batch_of_empty_rows_has_empty_translations(loaded):
     np.testing.assert_array_equal(scores, [0, 0, 0])
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Room 17 is on the third floor.",
+        "My sister bought a beautiful lamp for €1,249.50.",
+        "Zoë's café is – for 2½ hours – closed.",
+    ],
+)
+def test_what_looks_the_same_is_translated_the_same(loaded, sentence):
+    texts = [sentence, *look_alikes(sentence).values()]
+    translations, scores = translate(loaded, [t.encode() for t in texts])
+    assert translations == [translations[0]] * len(texts)
+    np.testing.assert_allclose(scores, scores[0], rtol=1e-5)
+
+
+def test_invisible_texts_have_empty_translations(loaded):
+    texts = ["\u200b", "\ufeff\u00a0", "\0\x07", "\ufe0f", "\u3000\u00ad "]
+    translations, scores = translate(loaded, [t.encode() for t in texts])
+    assert translations == [b""] * len(texts)
+    np.testing.assert_array_equal(scores, 0)
+
+
+def test_a_translation_that_reaches_its_limit_is_incomplete(run):
+    """The limit is the source's length and some more, or a number if less."""
+
+    class FoundBefore(Translator):
+        def search(self, source, beam_size, alpha, max_length):
+            ids = np.zeros((source.shape[0], 2, 13), "int32")
+            for beam, length in enumerate(lengths):
+                ids[:, beam, : length - 1] = 50
+                ids[:, beam, length - 1] = END
+            return tf.constant(ids), tf.zeros(ids.shape[:2])
+
+    lengths = (7, 11)
+    translator = FoundBefore(
+        load_model(run),
+        run.source_tokenizer,
+        run.target_tokenizer,
+        SearchSettings(beam_size=2, extra_length=5),
+    )
+    texts = tf.constant(["room", " ", "one two three four"])
+    pieces = run.source_tokenizer.encode(texts).row_lengths().numpy()
+    for max_length in (6, 7, 8, 11, 12, 500):
+        found = translator.n_best(texts, 2, 0.6, max_length)
+        expected = [
+            [count > 1 and x >= min(count + 5, max_length) for x in lengths]
+            for count in pieces
+        ]
+        assert found["incomplete"].numpy().tolist() == expected
+    translator.settings = SearchSettings(2, extra_length=5, max_length=7)
+    for function in (translator.translate, translator.explain):
+        incomplete = function(texts)["incomplete"].numpy().tolist()
+        assert incomplete == [True, False, True]
+
+
+def test_every_translation_of_one_piece_is_incomplete(run, exported):
+    found = SavedTranslator(exported).loaded.signatures["n_best"](
+        text=tf.constant(["room 7", ""]),
+        beam_size=tf.constant(2),
+        alpha=tf.constant(0.6),
+        max_length=tf.constant(1),
+    )
+    assert found["incomplete"].numpy()[:, 0].tolist() == [True, False]
+
+
 def test_a_text_of_a_hundred_thousand_characters_is_truncated(run, loaded):
     long = b"room 7 " * 15_000
     translations, _ = translate(loaded, [long, b"room 7"])
@@ -130,7 +197,9 @@ def test_the_signature_is_as_documented(loaded):
     _, inputs = serve.structured_input_signature
     assert inputs == {"text": tf.TensorSpec([None], tf.string, "text")}
     outputs = serve.structured_outputs
-    assert set(outputs) == {"translation", "score", "truncated"}
+    names = {"translation", "score", "truncated", "incomplete"}
+    assert set(outputs) == names
+    assert outputs["incomplete"].dtype == tf.bool
     assert outputs["truncated"].dtype == tf.bool
     assert outputs["translation"].dtype == tf.string
     assert outputs["score"].dtype == tf.float32
@@ -445,13 +514,13 @@ def test_an_export_of_another_format_is_named(exported, tmp_path):
     copy = tmp_path / "1"
     shutil.copytree(exported, copy)
     metadata = json.loads((copy / METADATA).read_text())
-    assert metadata["format"] == 1
+    assert metadata["format"] == 2
     for other in (0, None):
         text = json.dumps(metadata | {"format": other})
         (copy / METADATA).write_text(text)
         (copy / SUMS).unlink()
         write_sums(copy)
-        with pytest.raises(ValueError, match=f"format 1. Received.*={other}"):
+        with pytest.raises(ValueError, match=f"format 2. Received.*={other}"):
             SavedTranslator(copy)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_transformer.cli.command_line import integrated, load
+from keras_transformer.cli.cut_counter import CutCounter
 from keras_transformer.cli.options import refuse, settings_of
 from keras_transformer.cli.stdio import (
     Progress,
@@ -61,7 +62,7 @@ def prepare(given: dict[str, Any]) -> None:
 def prepare_by(function: Callable[..., Any], given: dict[str, Any]) -> None:
     """Prepares corpora by a function that has the arguments of `prepare`."""
     from keras_transformer.data.options import Preparation
-    from keras_transformer.data.preparation import total_left_out
+    from keras_transformer.data.preparation import total_left_out, total_noise
     from keras_transformer.training.run import open_run
 
     tokenizers = None
@@ -77,9 +78,12 @@ def prepare_by(function: Callable[..., Any], given: dict[str, Any]) -> None:
         weights=given.get("weights"),
         tokenizers=tokenizers,
     )
+    noise = ""
+    if "noise" in given:
+        noise = f"noisy copies: {total_noise(found.manifest)}; "
     print(
         f"Prepared {len(found):,} pairs with {found.target_tokens:,} target "
-        f"tokens in {found.folder}; left out: "
+        f"tokens in {found.folder}; {noise}left out: "
         f"{total_left_out(found.manifest)}. Next: keras-transformer train "
         f"--corpus {found.folder} --out runs/NAME"
     )
@@ -158,16 +162,17 @@ def translate(given: dict[str, Any]) -> None:
         has_tags = model.metadata["has_tags"]
         translate_document(function, language, batch_size, workers, has_tags)
         return
-    progress = Progress("lines")
+    counter, progress = CutCounter(function), Progress("lines")
     # Enough lines to sort by length, and few enough to bound the memory.
     for lines in chunks_of_lines(standard_input(), 4096):
         for line in translate_lines(
-            function, lines, batch_size, progress, workers
+            counter, lines, batch_size, progress, workers
         ):
             write_line(line)
         sys.stdout.flush()
         progress.begin_after(len(lines))
     progress.end()
+    counter.warn("lines")
 
 
 def _draw_attention(model, path):
@@ -219,15 +224,14 @@ def evaluate(given: dict[str, Any]) -> None:
             end = "\n" if done == len(sources) else ""
             show(f"{done:,} of {len(sources):,} lines", end)
 
+    counter = CutCounter(_function(model, given))
     hypotheses = translate_lines(
-        _function(model, given),
-        sources,
-        batch_size,
-        progress,
-        workers,
+        counter, sources, batch_size, progress, workers
     )
+    counter.warn("lines")
     result = {
         **evaluation.score(hypotheses, references, tokenizer),
+        **counter.totals(),
         "source": os.path.basename(given["source"]),
         "reference": os.path.basename(given["reference"]),
         "model": model.metadata["signature"],

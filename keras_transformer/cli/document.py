@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from keras_transformer.cli.cut_counter import CutCounter
 from keras_transformer.cli.stdio import (
     Progress,
     chunks_of_lines,
@@ -29,12 +30,11 @@ def translate_document(
     """Translates standard input as a document.
 
     All white space between sentences is kept. Bytes that are not UTF-8 become
-    U+FFFD. A warning on standard error says how many sentences were too long
-    for the model.
+    U+FFFD. A warning on standard error says how many sentences were cut.
 
     Args:
         translate: function of strings that returns a dictionary with
-            `translation`, and with `truncated` if it cuts long strings.
+            `translation`, see `CutCounter`.
         language: language of the document, see `split_sentences`.
         batch_size: number of sentences to translate at a time.
         workers: number of threads that call `translate`.
@@ -43,14 +43,7 @@ def translate_document(
             that have none. Defaults to False.
     """
     progress = Progress("sentences")
-    truncated: list[int] = []
-
-    def translate_and_count(text):
-        found = translate(text)
-        if "truncated" in found:
-            truncated.append(int(found["truncated"].numpy().sum()))
-        return found
-
+    counter = CutCounter(translate)
     tag = None
     for lines in chunks_of_lines(
         standard_input(), LINES_AT_A_TIME, keep_ends=True
@@ -63,19 +56,13 @@ def translate_document(
         if tag:
             sentences = [s if _tag_of(s) else f"{tag} {s}" for s in sentences]
         translations = translate_lines(
-            translate_and_count, sentences, batch_size, progress, workers
+            counter, sentences, batch_size, progress, workers
         )
         standard_output().write(split.joined(translations).encode())
         sys.stdout.flush()
         progress.begin_after(len(split.sentences))
     progress.end()
-    if sum(truncated):
-        print(
-            "keras-transformer: warning: sentences that were too long for the "
-            "model, so that their ends are not translated: "
-            f"{sum(truncated):,}",
-            file=sys.stderr,
-        )
+    counter.warn("sentences")
 
 
 def _tag_of(sentence):

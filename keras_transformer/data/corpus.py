@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keras_transformer.data import table_files, text_files
+from keras_transformer.data.cleaning import is_blank
 from keras_transformer.data.text_files import PairStream
 
 SPLIT_NAMES = {
@@ -189,7 +190,7 @@ def remove_unusable(pairs: SentencePairs) -> tuple[SentencePairs, int]:
     kept = [
         pair
         for pair in zip(pairs.source, pairs.target, strict=True)
-        if pair[0].strip() and pair[1].strip()
+        if not any(map(is_blank, pair))
     ]
     source, target = ([p[i] for p in kept] for i in (0, 1))
     return SentencePairs(source, target), len(pairs) - len(kept)

@@ -88,6 +88,17 @@ class Preparation(CorpusSettings):
     drop_identical: bool = option_field(
         False, "leave out pairs that are the same on both sides"
     )
+    skip_damaged: bool = option_field(
+        False,
+        "leave out pairs that are damaged: not UTF-8, or rows of a table with "
+        "more or fewer cells than its first",
+    )
+    noise: float = option_field(
+        0.0,
+        "add noisy copies of this share of the pairs, each with one of: upper "
+        "case, title case, no final punctuation, stray spaces, other quotation "
+        "marks",
+    )
     vocabulary_pairs: int = option_field(
         200_000, "pairs that the vocabulary is learned from, drawn by the seed"
     )
@@ -95,3 +106,4 @@ class Preparation(CorpusSettings):
     def __post_init__(self):
         super().__post_init__()
         check_at_least(self, max_length_ratio=1, vocabulary_pairs=1)
+        check_field(self, "noise", 0 <= self.noise <= 1, "in [0, 1]")

@@ -4,6 +4,7 @@ The corpus is read twice, as a stream: to learn the vocabulary and to find
 duplicates, and to encode. The text is never in memory as a whole.
 """
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -41,7 +42,6 @@ from keras_transformer.data.prepared_corpus import (
     sha256,
 )
 from keras_transformer.data.shards import (
-    REASONS,
     Block,
     CorpusStats,
     find_duplicates,
@@ -197,7 +197,7 @@ class Job:
     def blocks(self) -> Iterator[Block]:
         """Yields the blocks of all corpora."""
         for corpus, stream in enumerate(self.streams):
-            yield from read_blocks(corpus, stream)
+            yield from read_blocks(corpus, stream, self.settings)
 
 
 def make_job(
@@ -242,7 +242,7 @@ def make_job(
         settings = dataclasses.replace(
             settings,
             vocab_size=tokenizers[1].vocab_size,
-            shared_vocabulary=tokenizers[0].model == tokenizers[1].model,
+            shared_vocabulary=tokenizers[0].has_pieces_of(tokenizers[1]),
         )
 
     def opened(corpus, split):
@@ -396,16 +396,14 @@ def _manifest(job, shards, tokenizers, evaluation, texts):
                 ),
                 "weight": job.weights[number],
                 "pairs_read": sum(s["pairs_read"] for s in mine),
-                "left_out": {
-                    reason: sum(s["left_out"][reason] for s in mine)
-                    for reason in REASONS
-                },
+                "noise": _total(mine, "noise"),
+                "left_out": _total(mine, "left_out"),
                 "pairs": sum(s["pairs"] for s in mine),
                 "shards": [
                     {
                         key: value
                         for key, value in shard.items()
-                        if key not in ("pairs_read", "left_out")
+                        if key not in ("pairs_read", "noise", "left_out")
                     }
                     for shard in mine
                 ],
@@ -427,13 +425,26 @@ def _manifest(job, shards, tokenizers, evaluation, texts):
 
 def total_left_out(manifest: Mapping[str, Any]) -> str:
     """Returns how many pairs were left out for which reason, in words."""
-    counts = {
-        reason: sum(c["left_out"][reason] for c in manifest["corpora"])
-        for reason in REASONS
-    }
+    return _in_words(_total(manifest["corpora"], "left_out"))
+
+
+def total_noise(manifest: Mapping[str, Any]) -> str:
+    """Returns how many noisy copies of which kind were added, in words."""
+    return _in_words(_total(manifest["corpora"], "noise"))
+
+
+def _total(records: Iterable[Mapping[str, Any]], name: str) -> dict[str, int]:
+    """Adds up the counts that records have under a name."""
+    total: collections.Counter[str] = collections.Counter()
+    for record in records:
+        total.update(record[name])
+    return dict(total)
+
+
+def _in_words(counts):
     found = [
-        f"{count:,} {reason.replace('_', ' ')}"
-        for reason, count in counts.items()
+        f"{count:,} {name.replace('_', ' ')}"
+        for name, count in counts.items()
         if count
     ]
     return ", ".join(found) or "none"

@@ -24,7 +24,7 @@ from keras_transformer.data.batches import EncodedPairs, Rows, take_slices
 from keras_transformer.data.corpus import is_path
 from keras_transformer.data.tokenizer import Tokenizer
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 KINDS = ("tokens", "rows")
 SIDES = ("source", "target")

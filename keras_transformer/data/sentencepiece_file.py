@@ -11,9 +11,12 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from keras_transformer.data.cleaning import RULES, normalizer_of
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types
 # Values of TrainerSpec.model_type.
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+RULE_PREFIX = "keras_transformer_"
 TAG = ">>.*?<<"  # names the target language, as in models of many languages
 
 # Message: field: number, type. Numbers and names are those of SentencePiece's
@@ -67,6 +70,26 @@ def parse(model: bytes) -> Any:
             f"A SentencePiece model is damaged. Received: {len(model)} bytes "
             "that cannot be parsed."
         ) from error
+
+
+def with_rule(model: bytes, rule: str) -> bytes:
+    """Returns a model that cleans text by one of the rules of `cleaning`."""
+    proto = parse(model)
+    proto.normalizer_spec.name = f"{RULE_PREFIX}{rule}"
+    proto.normalizer_spec.precompiled_charsmap = precompiled_charsmap(rule)
+    return proto.SerializeToString()
+
+
+def rule_of(proto: Any) -> str | None:
+    """Returns the rule that `with_rule` gave a model, `None` for others."""
+    prefix, _, rule = proto.normalizer_spec.name.partition(RULE_PREFIX)
+    return rule if not prefix and rule in RULES else None
+
+
+def precompiled_charsmap(rule: str) -> bytes:
+    """Returns a rule of `cleaning` as the file of a model has it."""
+    proto = parse(normalizer_of(rule).serialized_model_proto())
+    return proto.normalizer_spec.precompiled_charsmap
 
 
 def is_line_break(piece: str) -> bool:

@@ -13,23 +13,34 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.data.batches import EncodedPairs, encode_pairs
+from keras_transformer.data.cleaning import RULES, clean, is_blank
+from keras_transformer.data.noise import KINDS as KINDS_OF_NOISE
+from keras_transformer.data.noise import noisy_copies
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.prepared_corpus import KINDS, SIDES, sha256
-from keras_transformer.data.text_files import Pair
+from keras_transformer.data.text_files import Pair, PairStream
 from keras_transformer.data.tokenizer import Tokenizer
 
-BLOCK = 100_000  # pairs
+BLOCK = 100_000  # pairs, without noisy copies
+NOISE = 1  # tells its random numbers from those of the vocabulary's sample
 PARTS = 16  # in which duplicates are looked for
 STATS = "corpus_stats.npz"  # in the folder of the job
 # Why a pair is left out, in the order in which it is looked for.
-REASONS = ("blank", "identical", "duplicate", "too_long", "length_ratio")
+REASONS = (
+    "damaged",
+    "blank",
+    "identical",
+    "duplicate",
+    "too_long",
+    "length_ratio",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +50,16 @@ class Block:
     Args:
         corpus: number of the corpus among those that are prepared together.
         number: number of the block in its corpus.
-        pairs: the text.
+        pairs: the text. Noisy copies come last.
+        damaged: number of damaged pairs, which are not among `pairs`.
+        noise: number of noisy copies of each kind.
     """
 
     corpus: int
     number: int
     pairs: list[Pair]
+    damaged: int = 0
+    noise: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -52,14 +67,29 @@ class Block:
         return self.corpus, self.number
 
 
-def read_blocks(corpus: int, pairs: Iterable[Pair]) -> Iterator[Block]:
-    """Yields the blocks of a corpus."""
-    iterator = iter(pairs)
+def read_blocks(
+    corpus: int, stream: PairStream, settings: Preparation
+) -> Iterator[Block]:
+    """Yields the blocks of a corpus, with noisy copies of their pairs.
+
+    Args:
+        corpus: number of the corpus.
+        stream: its pairs.
+        settings: whether damaged pairs are left out, and the share of copies.
+
+    Raises:
+        ValueError: if a pair is damaged, unless such pairs are left out.
+    """
+    iterator = iter(stream.with_damaged() if settings.skip_damaged else stream)
     for number in itertools.count():
-        block = list(itertools.islice(iterator, BLOCK))
-        if not block:
+        read = list(itertools.islice(iterator, BLOCK))
+        if not read:
             return
-        yield Block(corpus, number, block)
+        pairs = [pair for pair in read if pair is not None]
+        seed = settings.seed, corpus, number, NOISE
+        copies, noise = noisy_copies(pairs, settings.noise, seed)
+        damaged = len(read) - len(pairs)
+        yield Block(corpus, number, pairs + copies, damaged, noise)
 
 
 def shard_name(key: tuple[int, int]) -> str:
@@ -121,12 +151,13 @@ def readable_rows(
     Returns:
         The numbers, and how many pairs were left out for each reason.
     """
-    rows, left_out = [], collections.Counter[str]()
+    rows, left_out = [], collections.Counter[str](damaged=block.damaged)
     for row, (source, target) in enumerate(block.pairs):
-        source, target = source.strip(), target.strip()
-        if not source or not target:
+        if is_blank(source) or is_blank(target):
             left_out["blank"] += 1
-        elif settings.drop_identical and source == target:
+        elif settings.drop_identical and (
+            clean(source, "source").split() == clean(target, "source").split()
+        ):
             left_out["identical"] += 1
         else:
             rows.append(row)
@@ -136,15 +167,17 @@ def readable_rows(
 def hash_pairs(block: Block, rows: Sequence[int]) -> np.ndarray:
     """Returns a 64-bit hash of the text of each pair, `(len(rows),)`.
 
-    As in the vocabulary, some spaces in a row are one, and none at the ends.
+    It is that of the text as vocabularies see it, cleaned, and with no spaces
+    at the ends.
     """
 
-    def text(side):
-        return " ".join(filter(None, side.split(" ")))
+    def text(side, rule):
+        return " ".join(filter(None, clean(side, rule).split(" ")))
 
     digests = (
         hashlib.blake2b(
-            "\n".join(map(text, block.pairs[row])).encode(), digest_size=8
+            "\n".join(map(text, block.pairs[row], RULES)).encode(),
+            digest_size=8,
         )
         for row in rows
     )
@@ -187,7 +220,7 @@ def make_shard(
 ) -> None:
     """Encodes a block and writes its shard, unless that is done already.
 
-    Beside the shard, `NAME.json` has its record, with `pairs_read` and
+    Beside the shard, `NAME.json` has its record, with `pairs_read`, `noise` and
     `left_out`. It is written last.
     """
     name = shard_name(block.key)
@@ -199,7 +232,12 @@ def make_shard(
     )
     vocab_size = max(t.vocab_size for t in stats.tokenizers)
     record = write_shard(folder, name, pairs, vocab_size)
-    record |= {"pairs_read": len(block.pairs), "left_out": left_out}
+    copies = {kind: block.noise.get(kind, 0) for kind in KINDS_OF_NOISE}
+    record |= {
+        "pairs_read": (len(block.pairs) + block.damaged - sum(copies.values())),
+        "noise": copies,
+        "left_out": left_out,
+    }
     with write_aside(done) as file:
         file.write(json.dumps(record).encode())
 

@@ -1,22 +1,37 @@
 """Sentence pairs in the columns of a table: TSV, Parquet, rows in Python."""
 
+import csv
+import itertools
 import pathlib
+import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keras_transformer.data.text_files import (
+    SAMPLE,
+    SKIP_DAMAGED,
+    DamagedLineError,
     PairStream,
+    decode,
     identity_of,
+    raw_lines,
     stream_lines,
 )
 
 ROWS = 4096  # of a Parquet file, read at a time
+# A row of which each cell is quoted, with quotation marks inside doubled, or
+# has none.
+_CELL = r'(?:"(?:[^"]|"")*"|[^"\t]*)'
+QUOTED_ROW = re.compile(rf"{_CELL}(?:\t{_CELL})*")
 
 
 def tsv_pairs(
     paths: Sequence[pathlib.Path], source: str, target: str
 ) -> PairStream:
     """Returns the pairs of tables whose columns are separated by tabs.
+
+    Cells may be quoted as pandas and spreadsheets do; in a table where they
+    are not, quotation marks are part of the text.
 
     Args:
         paths: of the tables, each with the names of its columns in the first
@@ -25,7 +40,8 @@ def tsv_pairs(
             do not name them.
 
     Raises:
-        ValueError: while the pairs are read, if a column is missing.
+        ValueError: while the pairs are read, if a column is missing, or if a
+            row has more or fewer cells than the first.
     """
 
     def read():
@@ -36,30 +52,102 @@ def tsv_pairs(
 
 
 def _read_tsv(path, columns):
-    lines = enumerate(stream_lines(path), start=1)
-    if all(column.isdigit() for column in columns):
+    rows = _quoted_rows(path) if _is_quoted(path) else _plain_rows(path)
+    has_names = not all(column.isdigit() for column in columns)
+    if not has_names:
         places = [int(column) - 1 for column in columns]
         if min(places) < 0:
             raise ValueError(
                 "The columns of a table are counted from 1. "
                 f"Received: source={columns[0]}, target={columns[1]}"
             )
-    else:
-        _, header = next(lines, (1, ""))
-        names = header.split("\t")
-        places = [_place(names, column, path) for column in columns]
-    for number, line in lines:
-        if not line:  # a blank pair, as in parallel files
-            yield "", ""
+    expected = None
+    for number, cells in rows:
+        if isinstance(cells, DamagedLineError):
+            if expected is None:  # without its first line, no table is read
+                raise cells
+            yield cells
             continue
-        cells = line.split("\t")
-        if len(cells) <= max(places):
-            raise ValueError(
-                f"Line {number} of {str(path)!r} must have at least "
-                f"{max(places) + 1} columns, separated by tabs. "
-                f"Received: {len(cells)}"
+        if expected is None:
+            expected = len(cells)
+            if has_names:
+                places = [_place(cells, column, path) for column in columns]
+                continue
+            if expected <= max(places):
+                raise ValueError(
+                    f"{str(path)!r} must have at least {max(places) + 1} "
+                    f"columns, separated by tabs. Received: {expected}"
+                )
+        if cells in ([], [""]):  # a blank pair, as in parallel files
+            yield "", ""
+        elif len(cells) != expected:
+            yield DamagedLineError(
+                f"Line {number} of {str(path)!r} must have {expected} cells, "
+                f"separated by tabs, as the first line has. Received: "
+                f"{len(cells)}. {SKIP_DAMAGED}"
             )
-        yield tuple(cells[place] for place in places)
+        else:
+            yield cells[places[0]], cells[places[1]]
+    if expected is None and has_names:  # the file is empty
+        _place([], columns[0], path)
+
+
+Row = tuple[int, list[str] | DamagedLineError]  # with the number of its line
+
+
+def _plain_rows(path: pathlib.Path) -> Iterator[Row]:
+    for number, line in enumerate(raw_lines(path), start=1):
+        try:
+            yield number, decode(line, path, number).split("\t")
+        except DamagedLineError as error:
+            yield number, error
+
+
+def _is_quoted(path):
+    """Returns whether a program has quoted cells: all quotation marks among the
+    first lines are as such a program writes them."""
+    found, row = False, ""
+    for line in itertools.islice(stream_lines(path, "replace"), SAMPLE):
+        row += line
+        if row.count('"') % 2:  # a cell goes on in the next line
+            row += "\n"
+            continue
+        if '"' in row:
+            if not QUOTED_ROW.fullmatch(row):
+                return False
+            found = True
+        row = ""
+    return found
+
+
+def _quoted_rows(path: pathlib.Path) -> Iterator[Row]:
+    read: list[bytes] = []  # the lines of a row
+
+    def lines():
+        for line in raw_lines(path):
+            read.append(line)
+            yield line.decode(errors="replace") + "\n"
+
+    rows = csv.reader(lines(), delimiter="\t", strict=True)
+    number = 1
+    while True:
+        try:
+            cells = next(rows)
+            for i, line in enumerate(read):
+                decode(line, path, number + i)
+            yield number, cells
+        except StopIteration:
+            return
+        except csv.Error as error:
+            damaged = DamagedLineError(
+                f"Line {number} of {str(path)!r} has a quoted cell that is "
+                f"damaged: {error}. {SKIP_DAMAGED}"
+            )
+            yield from ((number + i, damaged) for i in range(len(read)))
+        except DamagedLineError as error:
+            yield number, error
+        number += len(read)
+        read.clear()
 
 
 def _place(names, column, path):

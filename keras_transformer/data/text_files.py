@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Pair = tuple[str, str]
+UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+SAMPLE = 10_000  # lines that show what a file is
+SKIP_DAMAGED = (
+    "`prepare --skip-damaged` leaves such pairs out, and counts them."
+)
 SUFFIXES = (".gz", ".xz", ".zst")  # of compressed files
+
+
+class DamagedLineError(ValueError):
+    """A line of a corpus cannot be read, though its file can."""
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
@@ -50,6 +59,17 @@ def stream_lines(
     With `errors="replace"`, U+FFFD replaces what is not UTF-8.
     """
     path = pathlib.Path(path)
+    for number, line in enumerate(raw_lines(path), start=1):
+        yield decode(line, path, number, errors)
+
+
+def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
+    """Yields the lines of a file without their ends, as bytes.
+
+    Raises:
+        ValueError: if the file does not exist, is damaged, or is UTF-16.
+    """
+    path = pathlib.Path(path)
     if not path.is_file():
         raise ValueError(
             "Expected a file of sentences, one per line. "
@@ -61,9 +81,15 @@ def stream_lines(
         with _opener(path)(path) as file:
             for number, line in enumerate(file, start=1):
                 if number == 1:
+                    if line.startswith(UTF16):
+                        raise ValueError(
+                            f"{str(path)!r} is UTF-16, as some editors of "
+                            "Windows write. Convert it by `iconv -f utf-16 -t "
+                            "utf-8`."
+                        )
                     line = line.removeprefix(codecs.BOM_UTF8)
                 if line:
-                    yield _decode(line, path, number, errors)
+                    yield line.removesuffix(b"\n").removesuffix(b"\r")
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(
             f"Cannot read {str(path)!r}: {error}. Is the file complete?"
@@ -83,15 +109,35 @@ def _open_zstandard(path):
     return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
 
 
-def _decode(line, path, number, errors):
-    line = line.removesuffix(b"\n").removesuffix(b"\r")
+def decode(
+    line: bytes, path: str | os.PathLike, number: int, errors: str = "strict"
+) -> str:
+    """Returns a line of a file as text.
+
+    Raises:
+        DamagedLineError: if it is not UTF-8.
+    """
     try:
         return line.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"Line {number} of {str(path)!r} is not UTF-8: {error.reason}. "
-            "Convert the file, for example with `iconv -f latin1 -t utf-8`."
+        remedy = (
+            "Convert the file, for example by `iconv -f latin1 -t utf-8`."
+            if _has_other_encoding(path)
+            else f"Mend it: other lines are UTF-8. {SKIP_DAMAGED}"
+        )
+        raise DamagedLineError(
+            f"Line {number} of {str(path)!r} is not UTF-8: {error.reason} at "
+            f"byte {error.start + 1}. {remedy}"
         ) from error
+
+
+def _has_other_encoding(path):
+    """Returns whether most lines beyond ASCII are not UTF-8."""
+    counts = {True: 0, False: 0}
+    for line in itertools.islice(raw_lines(path), SAMPLE):
+        if not line.isascii():
+            counts["\ufffd" in line.decode(errors="replace")] += 1
+    return counts[True] > counts[False]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,14 +146,23 @@ class PairStream:
 
     Args:
         identity: describes the data, so that other data has another identity.
-        read: returns an iterator over the pairs, from the first one.
+        read: returns an iterator over the pairs, from the first one, with the
+            error in the place of a damaged pair.
     """
 
     identity: str
-    read: Callable[[], Iterator[Pair]]
+    read: Callable[[], Iterator[Pair | DamagedLineError]]
 
     def __iter__(self) -> Iterator[Pair]:
-        return self.read()
+        for pair in self.read():
+            if isinstance(pair, DamagedLineError):
+                raise pair
+            yield pair
+
+    def with_damaged(self) -> Iterator[Pair | None]:
+        """Yields the pairs, and `None` in the place of each damaged one."""
+        for pair in self.read():
+            yield None if isinstance(pair, DamagedLineError) else pair
 
 
 def parallel_pairs(
@@ -145,21 +200,29 @@ def parallel_pairs(
     return PairStream(identity_of(itertools.chain(*sides)), read)
 
 
-def _zipped(paths: Sequence[pathlib.Path]) -> Iterator[Pair]:
+def _zipped(
+    paths: Sequence[pathlib.Path],
+) -> Iterator[Pair | DamagedLineError]:
     """Yields the lines of two files in pairs."""
-    streams = [stream_lines(path) for path in paths]
-    for count, pair in enumerate(itertools.zip_longest(*streams)):
-        source, target = pair
-        if source is None or target is None:
+    streams = [raw_lines(path) for path in paths]
+    for count, lines in enumerate(itertools.zip_longest(*streams)):
+        if None in lines:
             counts = [count, count]
-            longer = 1 if source is None else 0
+            longer = 1 if lines[0] is None else 0
             counts[longer] += 1 + sum(1 for _ in streams[longer])
             raise ValueError(
                 "Parallel files must have the same number of lines. Received: "
                 f"{counts[0]} in {str(paths[0])!r}, "
                 f"{counts[1]} in {str(paths[1])!r}."
             )
-        yield source, target
+        try:
+            source, target = (
+                decode(line, path, count + 1)
+                for line, path in zip(lines, paths, strict=True)
+            )
+            yield source, target
+        except DamagedLineError as error:
+            yield error
 
 
 def find(

@@ -10,16 +10,25 @@ import tensorflow_text as tf_text
 
 from keras_transformer.data import sentencepiece_file
 from keras_transformer.data.byte_pairs import learn_byte_pairs
-from keras_transformer.data.sentencepiece_file import TAG, is_line_break
+from keras_transformer.data.cleaning import (
+    RE2_BLANK,
+    RE2_INVISIBLE,
+    RE2_SPACES,
+    RULES,
+    clean_all,
+)
+from keras_transformer.data.sentencepiece_file import (
+    TAG,
+    is_line_break,
+    rule_of,
+    with_rule,
+)
 from keras_transformer.ids import END, PAD, START, UNKNOWN
 from keras_transformer.validation import checked_integer
 
 # Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
 # shorter than by this factor may be cut before it fills the model.
 SHRINKING = 4
-# Matches Unicode's separators, control characters that are white space, and the
-# mark that SentencePiece writes for a space.
-BLANK = r"[\pZ\x09-\x0d\x{85}\x{2581}]*"
 SPECIAL = {"pad": PAD, "unk": UNKNOWN, "bos": START, "eos": END}
 
 
@@ -67,6 +76,8 @@ class Tokenizer:
         # become the unknown piece.
         self.vocab_size = min(pieces, proto.trainer_spec.vocab_size or pieces)
         self._has_more_pieces = self.vocab_size < pieces
+        # Imported and older vocabularies have none of our rules.
+        self.rule = rule_of(proto)
         self._processor = processor
         self._ids = {
             processor.id_to_piece(i): i for i in range(self.vocab_size)
@@ -95,6 +106,26 @@ class Tokenizer:
         self.line_breaks = [
             i for piece, i in self._ids.items() if is_line_break(piece)
         ]
+
+    def with_rule(self, rule: str) -> "Tokenizer":
+        """Returns a tokenizer of the same pieces that cleans text differently.
+
+        Args:
+            rule: "source" or "target", see `train_tokenizer`.
+
+        Raises:
+            ValueError: if the rule is another one.
+        """
+        _check_rule(rule)
+        return Tokenizer(with_rule(self.model, rule))
+
+    def has_pieces_of(self, other: "Tokenizer") -> bool:
+        """Returns whether another tokenizer has the same pieces: each model of
+        a shared vocabulary does, whatever its rule."""
+        protos = [sentencepiece_file.parse(t.model) for t in (self, other)]
+        for proto in protos:
+            proto.ClearField("normalizer_spec")
+        return protos[0] == protos[1]
 
     def suppressed_ids(self, allow_unknown: bool = False) -> list[int]:
         """Returns the ids that a model must not generate: they have no text, or
@@ -126,7 +157,20 @@ class Tokenizer:
         Raises:
             ValueError: if there is a single string, or a table of them.
         """
-        parts, text = [], as_strings(text)
+        return self._encode(self._without_invisible(as_strings(text)))
+
+    def _without_invisible(self, text):
+        """Removes what the tokenizer's rule removes.
+
+        The table in the model does this, too, except for U+0000, selectors
+        that follow no emoji, and what stands between a letter and its accent.
+        """
+        if self.rule is None:
+            return text
+        return tf.strings.regex_replace(text, RE2_INVISIBLE, r"\1")
+
+    def _encode(self, text):
+        parts = []
         if self._tags:
             tags, text = self._split_tags(text)
             parts.append(tags)
@@ -149,10 +193,10 @@ class Tokenizer:
         return ids, tf.strings.regex_replace(text, f"(?s)^{TAG}", "")
 
     def is_blank(self, text: tf.Tensor) -> tf.Tensor:
-        """Returns which strings have nothing but white space, tags apart."""
+        """Returns which strings a reader sees as blank, tags apart."""
         if self._tags:
             text = self._split_tags(text)[1]
-        return tf.strings.regex_full_match(text, BLANK)
+        return tf.strings.regex_full_match(text, RE2_BLANK)
 
     def encode_at_most(
         self, text: tf.Tensor, most: int | tf.Tensor
@@ -161,7 +205,8 @@ class Tokenizer:
 
         Bytes that cannot be in the first `most` pieces are removed before
         encoding, so that the cost of a string is bounded whatever its size.
-        Runs of spaces count as one space, as they do for SentencePiece.
+        Runs of spaces count as one space, as they do for SentencePiece, and
+        what the tokenizer's rule removes does not count.
 
         Args:
             text: strings `(B,)`.
@@ -171,9 +216,11 @@ class Tokenizer:
             Ids `(B, None)` with end tokens, and bool `(B,)`, True for strings
             that were cut.
         """
-        text = tf.strings.regex_replace(text, " {2,}", " ")
+        text = self._without_invisible(text)
+        spaces = RE2_SPACES[self.rule] if self.rule else " "
+        text = tf.strings.regex_replace(text, f"{spaces}{{2,}}", " ")
         start = tf.strings.substr(text, 0, (most + 1) * self._longest + 1)
-        pieces = self.encode(start)
+        pieces = self._encode(start)
         longer = (pieces.row_lengths() > most + 1) | tf.not_equal(start, text)
         ends = tf.fill([pieces.nrows(), 1], END)
         return tf.concat([pieces[:, :-1][:, :most], ends], axis=1), longer
@@ -244,11 +291,13 @@ class Tokenizer:
         return text.decode("utf-8", "replace")
 
 
-def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
+def train_tokenizer(
+    sentences: Iterable[str], vocab_size: int, rule: str = "source"
+) -> Tokenizer:
     """Learns a byte-pair encoding.
 
-    Encoding and decoding preserve text except for runs of spaces: case and
-    accents stay, and characters outside the vocabulary become bytes. Each
+    Encoding and decoding preserve text except for what the rule cleans: case
+    and accents stay, and characters outside the vocabulary become bytes. Each
     digit is a piece of its own, so that unseen numbers can be encoded, too.
 
     Example:
@@ -261,6 +310,11 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
     Args:
         sentences: sentences of one language, or of both for a joint vocabulary.
         vocab_size: number of pieces, including 256 bytes and 4 special pieces.
+        rule: how text is cleaned. "source" removes invisible characters, makes
+            one space of all white space, and writes compatible characters
+            alike (NFKC); "target" removes invisible characters and composes
+            accents (NFC), and keeps what a reader can tell apart. Defaults to
+            "source".
 
     Returns:
         The `Tokenizer`.
@@ -268,7 +322,8 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
     Raises:
         ValueError: if the text has too little variety for `vocab_size` pieces,
             or if `vocab_size` is too small for the characters of the text, or
-            if there is a single string instead of sentences.
+            if there is a single string instead of sentences, or if the rule is
+            another one.
     """
     if isinstance(sentences, str | bytes):
         raise ValueError(
@@ -277,7 +332,16 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int) -> Tokenizer:
             "`read_lines(path)`."
         )
     vocab_size = checked_integer("vocab_size", vocab_size)
-    return Tokenizer(learn_byte_pairs(sentences, vocab_size))
+    _check_rule(rule)
+    model = learn_byte_pairs(clean_all(sentences, rule), vocab_size)
+    return Tokenizer(with_rule(model, rule))
+
+
+def _check_rule(rule):
+    if rule not in RULES:
+        raise ValueError(
+            f"`rule` must be one of {', '.join(RULES)}. Received: rule={rule!r}"
+        )
 
 
 def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:

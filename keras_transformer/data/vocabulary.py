@@ -1,10 +1,14 @@
 """The vocabularies of a corpus, learned from a sample of bounded size."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
+from keras_transformer.data.byte_pairs import learn_byte_pairs
+from keras_transformer.data.cleaning import RULES, clean_all
 from keras_transformer.data.options import Preparation
+from keras_transformer.data.sentencepiece_file import with_rule
 from keras_transformer.data.shards import Block, hash_pairs
 from keras_transformer.data.text_files import Pair
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
@@ -26,11 +30,14 @@ def learn_vocabularies(
         )
     sides = [[pair[i] for pair in pairs] for i in (0, 1)]
     if settings.shared_vocabulary:
-        tokenizer = train_tokenizer(
-            (text for side in sides for text in side), settings.vocab_size
-        )
-        return tokenizer, tokenizer
-    source, target = (train_tokenizer(s, settings.vocab_size) for s in sides)
+        cleaned = map(clean_all, sides, RULES)
+        model = learn_byte_pairs(itertools.chain(*cleaned), settings.vocab_size)
+        source, target = (Tokenizer(with_rule(model, rule)) for rule in RULES)
+        return source, target
+    source, target = (
+        train_tokenizer(side, settings.vocab_size, rule)
+        for side, rule in zip(sides, RULES, strict=True)
+    )
     return source, target
 
 

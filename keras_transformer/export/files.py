@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 METADATA = "keras_transformer.json"
-FORMAT = 1  # of the metadata and the signatures
+FORMAT = 2  # of the metadata and the signatures
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
 
 

@@ -1,22 +1,25 @@
 """The SavedModel: text in, text out, for TensorFlow Serving and for Python.
 
     serving_default(text: string[B])
-        -> {"translation": string[B], "score": float32[B]}
+        -> {"translation": string[B], "score": float32[B],
+            "incomplete": bool[B]}
     n_best(text: string[B], beam_size: int32[], alpha: float32[],
            max_length: int32[])
-        -> {"translation": string[B, K], "score": float32[B, K]}
+        -> {"translation": string[B, K], "score": float32[B, K],
+            "incomplete": bool[B, K]}
     score(text: string[B], translation: string[B])
         -> {"score": float32[B], "pieces": int32[B]}
     explain(text: string[B])
         -> {"translation": string[B], "score": float32[B],
+            "incomplete": bool[B],
             "source_pieces": string[B, S], "target_pieces": string[B, T],
             "attention": float32[B, N, H, T, S]}
 
 All of them also give `truncated: bool[B]`, whether a text was too long and was
-cut. A server has defaults for all inputs of `n_best` but `text`. What the
-signature promises, for every string: see `Translator`. To load it needs
-`tensorflow` and, for the tokenizer's operations, `import tensorflow_text`;
-nothing of this package.
+cut. `incomplete` is whether a translation reached its maximum length. A server
+has defaults for all inputs of `n_best` but `text`. What the signature promises,
+for every string: see `Translator`. To load it needs `tensorflow` and, for the
+tokenizer's operations, `import tensorflow_text`; nothing of this package.
 """
 
 import dataclasses

@@ -46,8 +46,8 @@ class SavedTranslator:
             text: strings `(B,)`; B may be 0.
 
         Returns:
-            A dictionary of `translation`, `score` and `truncated`, see
-            `Translator.translate`.
+            A dictionary of `translation`, `score`, `truncated` and
+            `incomplete`, see `Translator.translate`.
         """
         text = as_strings(text)
         return self.loaded.signatures["serving_default"](text=text)

@@ -1,8 +1,12 @@
-"""Punctuation, normalised as Moses does it, in TensorFlow graphs.
+"""Punctuation, replaced and normalised as Moses does it, in TensorFlow graphs.
 
-Moses replaces some fifty patterns, one after the other. Here, patterns that are
-replaced in the same way share a pass, since each pass is an operation in every
-exported graph. A group that takes no part in a match is empty in the
+Two functions do what three scripts of Moses do, with which the sources of most
+OPUS-MT models were prepared: `replace-unicode-punctuation.perl` and
+`remove-non-printing-char.perl`, then `normalize-punctuation.perl`.
+
+The last one replaces some fifty patterns, one after the other. Here, patterns
+that are replaced in the same way share a pass, since each pass is an operation
+in every exported graph. A group that takes no part in a match is empty in the
 replacement. Of several alternatives the leftmost match is taken, and of these
 the first in the pattern.
 
@@ -11,6 +15,8 @@ removed are captured and written back.
 """
 
 import tensorflow as tf
+
+from keras_transformer.data.cleaning import RE2_INVISIBLE
 
 NBSP = "\u00a0"  # the no-break space, Moses' "pseudo-space"
 DIGIT = r"\p{Nd}"
@@ -97,6 +103,63 @@ LAST_PASSES = {
     "cs": [COMMAS, STRIP],
     "cz": [COMMAS, STRIP],
 }
+
+
+# What `replace-unicode-punctuation.perl` replaces, by what it writes instead.
+# It makes a quotation mark of the full-width 1; here that is a 1.
+REPLACED = {
+    ",": "，、",
+    '"': "“”《》「」",
+    ":": "∶：",
+    "?": "？",
+    ")": "）",
+    "!": "！",
+    "(": "（",
+    ";": "；",
+    **{str(digit): chr(ord("０") + digit) for digit in range(10)},
+    "~": "～",
+    "'": "’",
+    "...": "…",
+    "-": "━",
+    "<": "〈",
+    ">": "〉",
+    "[": "【",
+    "]": "】",
+    "%": "％",
+}
+STOP = ("[。．] *", ". ")
+# Control, format, private and unassigned characters. RE2's class of them has
+# not the unassigned ones.
+NOT_PRINTED = r"[^\pL\pM\pN\pP\pS\pZ\n]"
+
+
+def replace_punctuation(text: tf.Tensor) -> tf.Tensor:
+    """Replaces Unicode punctuation, and what does not print by spaces.
+
+    It does what Moses' `replace-unicode-punctuation.perl` and
+    `remove-non-printing-char.perl` do, one after the other, with two
+    exceptions: invisible characters, such as a soft hyphen, are removed first
+    and leave no space in the middle of a word, and a full-width 1 is a 1, not a
+    quotation mark.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> text = tf.constant(["３０％，“so\u00adft”"])
+    >>> print(replace_punctuation(text)[0].numpy().decode())
+    30%,"soft"
+
+    Args:
+        text: strings `(B,)` in UTF-8. Invalid bytes stay as they are.
+
+    Returns:
+        Strings `(B,)`.
+    """
+    text = tf.strings.regex_replace(text, RE2_INVISIBLE, r"\1")
+    text = tf.strings.regex_replace(text, *STOP)
+    for replacement, characters in REPLACED.items():
+        text = tf.strings.regex_replace(text, f"[{characters}]", replacement)
+    return tf.strings.regex_replace(text, NOT_PRINTED, " ")
 
 
 def normalize_punctuation(text: tf.Tensor, language: str = "en") -> tf.Tensor:

@@ -45,6 +45,9 @@ class SearchSettings:
             32.
         allow_unknown: whether the unknown piece, which has no text, may be
             generated. Defaults to False.
+        replace_punctuation: whether full-width and some typographic punctuation
+            of sources becomes ASCII, see `replace_punctuation`. Defaults to
+            False.
         normalize_punctuation: language of the sources, if their punctuation is
             to be normalised, see `normalize_punctuation`. Defaults to `None`.
 
@@ -76,6 +79,11 @@ class SearchSettings:
     max_length: int | None = None
     max_beam_size: int = 32
     allow_unknown: bool = False
+    replace_punctuation: bool = option_field(
+        False,
+        "replace Unicode punctuation of sources by ASCII, and remove what does "
+        "not print, as Moses does",
+    )
     normalize_punctuation: str | None = option_field(
         None,
         "normalise the punctuation of sources in this language as Moses does",

@@ -13,7 +13,10 @@ from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
-from keras_transformer.inference.punctuation import normalize_punctuation
+from keras_transformer.inference.punctuation import (
+    normalize_punctuation,
+    replace_punctuation,
+)
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.model import Transformer
 from keras_transformer.search.next_token import python_number
@@ -22,10 +25,10 @@ from keras_transformer.search.next_token import python_number
 class Translator:
     """Translates strings with a trained `Transformer`.
 
-    There is one output for each input. An empty string, or one of white space
-    only, gives an empty string and score 0 without a search. A source of more
-    than `max_source_length` word pieces is cut, and `truncated` is True. The
-    output is always valid UTF-8.
+    There is one output for each input. A string in which a reader sees nothing,
+    of white space or invisible characters, gives an empty string and score 0
+    without a search. A source of more than `max_source_length` word pieces is
+    cut, and `truncated` is True. The output is always valid UTF-8.
 
     Example:
 
@@ -113,8 +116,9 @@ class Translator:
         Returns:
             A dictionary of `translation`, strings `(B,)`; `score`, float32
             `(B,)`, the log-probability of the translation divided by its
-            length penalty; and `truncated`, bool `(B,)`, whether the source
-            was too long.
+            length penalty; `truncated`, bool `(B,)`, whether the source was too
+            long; and `incomplete`, bool `(B,)`, whether the translation
+            reached its maximum length, so that its end may be missing.
         """
         settings = self.settings
         return best_of(self.n_best(text, settings.beam_size, settings.alpha))
@@ -138,8 +142,9 @@ class Translator:
 
         Returns:
             A dictionary of `translation`, strings `(B, K)`; `score`, float32
-            `(B, K)`; and `truncated`, bool `(B,)`. Where the search has found
-            fewer than K hypotheses, the others are "" with score -inf.
+            `(B, K)`; `truncated`, bool `(B,)`; and `incomplete`, bool `(B, K)`.
+            Where the search has found fewer than K hypotheses, the others are
+            "" with score -inf.
 
         Raises:
             ValueError: if an argument is out of range. If it is a tensor, the
@@ -155,9 +160,9 @@ class Translator:
         is_full = ~self._is_blank(text, pieces)
         rows = tf.where(is_full)  # [n, 1]
         pieces = _at_least_one_row(tf.ragged.boolean_mask(pieces, is_full))
-        ids, scores = self.search(
-            pieces.to_tensor(PAD), beam_size, alpha, max_length
-        )
+        source = pieces.to_tensor(PAD)
+        ids, scores = self.search(source, beam_size, alpha, max_length)
+        incomplete = self._is_incomplete(source, ids, max_length)
 
         count = tf.shape(rows)[0]
         length = tf.shape(ids)[2]
@@ -174,6 +179,9 @@ class Translator:
                 tf.zeros(shape), rows, scores[:count]
             ),
             "truncated": truncated & is_full,
+            "incomplete": tf.tensor_scatter_nd_update(
+                tf.fill(shape, False), rows, incomplete[:count]
+            ),
         }
 
     def score(
@@ -219,12 +227,13 @@ class Translator:
             text: strings `(B,)`.
 
         Returns:
-            A dictionary of `translation`, `score` and `truncated` as returned
-            by `translate`; `source_pieces` `(B, S)` and `target_pieces`
-            `(B, T)`, strings that are empty at padding; and `attention`,
-            float32 `(B, N, H, T, S)`, for each of N layers and H heads the
-            weights of each target piece on the source pieces, which add up to
-            1. For a blank string the pieces are empty and the weights 0.
+            A dictionary of `translation`, `score`, `truncated` and
+            `incomplete` as returned by `translate`; `source_pieces` `(B, S)`
+            and `target_pieces` `(B, T)`, strings that are empty at padding;
+            and `attention`, float32 `(B, N, H, T, S)`, for each of N layers
+            and H heads the weights of each target piece on the source pieces,
+            which add up to 1. For a blank string the pieces are empty and the
+            weights 0.
         """
         text = as_strings(text)
         source, truncated = self._source(text)
@@ -235,10 +244,12 @@ class Translator:
             source, settings.beam_size, settings.alpha, self.max_length
         )
         score = tf.where(blank, 0.0, scores[: tf.size(blank), 0])
+        incomplete = self._is_incomplete(source, ids, self.max_length)
         return {
             **self._with_attention(source, ids[:, 0], blank),
             "score": score,
             "truncated": truncated & ~blank,
+            "incomplete": incomplete[: tf.size(blank), 0] & ~blank,
         }
 
     def search(
@@ -250,15 +261,29 @@ class Translator:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns target ids `(B, K, T)` and scores `(B, K)` for source ids
         `(B, S)`; the other arguments are those of `n_best`."""
+        model = self.inference_model()
+        return model.search(
+            model.encode(source),
+            self._max_lengths(source, max_length),
+            self.settings,
+            beam_size,
+            alpha,
+        )
+
+    def _max_lengths(self, source, max_length):
+        """Returns the maximum length of each translation, `(B,)`."""
         lengths = tf.math.count_nonzero(source, axis=1, dtype=tf.int32)
         max_lengths = lengths + self.settings.extra_length
         max_lengths = tf.minimum(max_lengths, max_length)
         if self.model.config.positions == "learned":
             max_lengths = tf.minimum(max_lengths, self.model.config.max_length)
-        model = self.inference_model()
-        return model.search(
-            model.encode(source), max_lengths, self.settings, beam_size, alpha
-        )
+        return max_lengths
+
+    def _is_incomplete(self, source, ids, max_length):
+        """Returns which hypotheses `(B, K)` reached their maximum length, at
+        which the search allows the end token alone."""
+        lengths = tf.math.count_nonzero(ids, axis=2, dtype=tf.int32)
+        return lengths >= self._max_lengths(source, max_length)[:, None]
 
     def inference_model(self) -> InferenceModel:
         """Returns the model that searches, on the weights."""
@@ -322,6 +347,8 @@ class Translator:
         }
 
     def _source(self, text):
+        if self.settings.replace_punctuation:
+            text = replace_punctuation(text)
         if language := self.settings.normalize_punctuation:
             text = normalize_punctuation(text, language)
         return self.source_tokenizer.encode_at_most(text, self.max_pieces)
@@ -341,7 +368,8 @@ class Translator:
 
 def best_of(found: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Returns the first hypothesis of each source, from `n_best`."""
-    first = {name: found[name][:, 0] for name in ("translation", "score")}
+    several = "translation", "score", "incomplete"
+    first = {name: found[name][:, 0] for name in several}
     return {**found, **first}
 
 

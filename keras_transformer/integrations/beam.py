@@ -95,7 +95,7 @@ def prepare_on_beam(
     job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
     # Workers open the corpora by their names: a stream cannot be sent to them.
     arguments = settings.train_split, *job.languages, settings.data_dir
-    read = functools.partial(_read, job.corpora, arguments)
+    read = functools.partial(_read, job.corpora, arguments, settings)
     with temporary_folder(job) as aside:
         texts = write_evaluation(job, aside)
         if read_corpus_stats(aside) is None:
@@ -128,9 +128,9 @@ def _blocks(pipeline, job: Job, read):
     )
 
 
-def _read(corpora, arguments, number):
+def _read(corpora, arguments, settings, number):
     yield from shards.read_blocks(
-        number, open_corpus(corpora[number], *arguments)
+        number, open_corpus(corpora[number], *arguments), settings
     )
 
 

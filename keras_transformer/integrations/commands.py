@@ -38,13 +38,20 @@ def add_import(command_line: CommandLine) -> None:
         "as Helsinki-NLP/opus-mt-en-de",
     )
     parser.add_argument("folder", metavar="RUN", help="folder of the new run")
+    parser.add_argument(
+        "--uncleaned",
+        action="store_true",
+        help="give sources to the model as they are, as transformers does "
+        "(default: clean them as in the model's training)",
+    )
 
 
 def import_model(given: dict[str, Any]) -> None:
     """Imports a Marian model as a run."""
     from keras_transformer.integrations.marian.importer import import_marian
 
-    run = import_marian(given["source"], given["folder"])
+    clean_sources = "uncleaned" not in given
+    run = import_marian(given["source"], given["folder"], clean_sources)
     print(
         f"Imported {run.folder}. Next: keras-transformer export {run.folder} "
         "saved_models/NAME/1"

@@ -189,7 +189,7 @@ def run_of_model(
         )
     is_shared = config.shared_vocabulary
     if is_shared and target_tokenizer is not None:
-        holds = target_tokenizer.model == source_tokenizer.model
+        holds = target_tokenizer.has_pieces_of(source_tokenizer)
     else:
         holds = is_shared or target_tokenizer is not None
     if not holds:

@@ -4,6 +4,7 @@ A run that was imported is exported, scored and fine-tuned like one that was
 trained here.
 """
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -13,6 +14,8 @@ import numpy as np
 
 from keras_transformer.atomic_files import check_is_new, folder_aside
 from keras_transformer.config import TransformerConfig
+from keras_transformer.data import sentencepiece_file
+from keras_transformer.data.sentencepiece_file import rule_of
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.integrations.marian import model_files, npz_file
 from keras_transformer.integrations.marian.model_files import Checkpoint
@@ -29,6 +32,7 @@ from keras_transformer.training.models import write_trained
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import MODEL_CARD, Run
 
+NEWER_MODEL = "(?i)opus-?mt-tc|opustc"
 ACTIVATIONS = {
     "swish": "silu",
     "silu": "silu",
@@ -37,12 +41,24 @@ ACTIVATIONS = {
 }
 
 
-def import_marian(source: str | os.PathLike, folder: str | os.PathLike) -> Run:
+def import_marian(
+    source: str | os.PathLike,
+    folder: str | os.PathLike,
+    clean_sources: bool = True,
+) -> Run:
     """Imports a Marian model as a run, whole or not at all.
+
+    OPUS-MT prepared the text of its models by scripts of Moses. The run keeps
+    which of them, and its exports clean sources in the same way: a model of the
+    older generation by `replace_punctuation` and `normalize_punctuation`, one
+    of the newer, whose name begins with "opus-mt-tc", by the former alone. The
+    file `preprocess.sh`, where there is one, decides instead.
 
     Example:
 
     >>> run = import_marian("opus-mt-en-de", "runs/opus-mt-en-de")
+    Sources are cleaned as in the model's training; --uncleaned, or \
+`clean_sources=False`, gives the ids of MarianTokenizer.
     Licence: mit; the model card is in runs/opus-mt-en-de/MODEL_CARD.md.
     >>> run.search.length_penalty, run.search.beam_size
     ('power', 4)
@@ -54,6 +70,9 @@ def import_marian(source: str | os.PathLike, folder: str | os.PathLike) -> Run:
             Marian (`decoder.yml`, weights in `.npz`, vocabularies), or the
             name of a model on the hub, such as "Helsinki-NLP/opus-mt-en-fr".
         folder: folder of the new run, which must not exist.
+        clean_sources: whether to clean sources as in the model's training.
+            Otherwise their ids are those of transformers' `MarianTokenizer`,
+            which leaves it out. Defaults to True.
 
     Returns:
         The `Run`.
@@ -69,12 +88,50 @@ def import_marian(source: str | os.PathLike, folder: str | os.PathLike) -> Run:
     reader = npz_file if npz_file.is_original(files) else model_files
     try:
         checkpoint = reader.read(files)
+        if clean_sources:
+            checkpoint = _with_cleaning(checkpoint, source, files)
         with folder_aside(folder) as aside:
             run = _write(checkpoint, folder, aside)
             _keep_model_card(files, folder, aside)
     except ValueError as error:
         raise ValueError(f"Cannot import {str(source)!r}: {error}") from error
     return run
+
+
+def _with_cleaning(checkpoint: Checkpoint, source, files) -> Checkpoint:
+    """Returns the checkpoint with sources cleaned as they were in training."""
+    if rule_of(sentencepiece_file.parse(checkpoint.sides[0].model)):
+        return checkpoint  # an export of this package, with a rule of ours
+    script = files / "preprocess.sh"
+    if script.is_file():
+        lines = script.read_text("utf-8", "replace").splitlines()
+        steps = "\n".join(x for x in lines if not x.lstrip().startswith("#"))
+        # Later scripts have the replacements themselves.
+        replaces = "replace-unicode-punctuation" in steps or "s/，/" in steps
+        normalizes = "normalize-punctuation" in steps
+    elif npz_file.is_original(files):
+        return checkpoint  # Marian itself has no such steps
+    else:
+        names = ("config.json", "tokenizer_config.json", "README.md")
+        texts = [
+            (files / name).read_text("utf-8", "replace")
+            for name in names
+            if (files / name).is_file()
+        ]
+        is_newer = re.search(NEWER_MODEL, " ".join([str(source), *texts]))
+        replaces, normalizes = True, not is_newer
+    language = checkpoint.languages[0] if normalizes else None
+    if replaces or normalizes:
+        print(
+            "Sources are cleaned as in the model's training; --uncleaned, or "
+            "`clean_sources=False`, gives the ids of MarianTokenizer."
+        )
+    search = dataclasses.replace(
+        checkpoint.search,
+        replace_punctuation=replaces,
+        normalize_punctuation=language,
+    )
+    return dataclasses.replace(checkpoint, search=search)
 
 
 def _write(checkpoint: Checkpoint, folder, aside) -> Run:

@@ -45,6 +45,7 @@ export async function nBest(sentences, signal) {
     store(results, key, {
       alternatives: alternativesOf(answer.translation[i], answer.score[i]),
       truncated: answer.truncated[i],
+      incomplete: answer.incomplete[i][0],
     }),
   );
   return time;

@@ -108,12 +108,17 @@ export function showPlaceholder() {
 }
 
 function showCut() {
-  const cut = state.parts.sentences.filter((s) => resultOf(s)?.truncated);
-  page.cut.hidden = !cut.length;
-  const start = cut[0]?.slice(0, 40);
-  page.cut.textContent =
-    `The sentence “${start}…” is too long for the model. Only its first ` +
-    `${counted(state.model?.max_pieces ?? 0, "word piece")} were translated.`;
+  const { sentences } = state.parts;
+  const long = sentences.find((s) => resultOf(s)?.truncated);
+  const ended = sentences.find((s) => resultOf(s)?.incomplete);
+  page.cut.hidden = !(long ?? ended);
+  const start = (long ?? ended)?.slice(0, 40);
+  const pieces = counted(state.model?.max_pieces ?? 0, "word piece");
+  page.cut.textContent = long
+    ? `The sentence “${start}…” is too long for the model. Only its first ` +
+      `${pieces} were translated.`
+    : `The translation of “${start}…” reached its maximum length. Its end ` +
+      "may be missing.";
 }
 
 function showLatency(milliseconds) {

@@ -1,0 +1,56 @@
+"""Counts what a model cuts, so that nothing is lost without a word."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+# What each output of a model says of the lines or sentences that it counts.
+MEANINGS = {
+    "truncated": "were too long for the model, so that their ends are not "
+    "translated",
+    "incomplete": "have a translation that reached its maximum length, so that "
+    "its end may be missing",
+}
+
+
+class CutCounter:
+    """Translates by a function, and counts what was cut.
+
+    Threads may call it at the same time.
+
+    Args:
+        translate: function of strings `(B,)` that returns a dictionary with
+            `translation`, and with `truncated` and `incomplete`, bool `(B,)`,
+            if it knows of them.
+    """
+
+    def __init__(self, translate: Callable[[Any], dict[str, Any]]):
+        self.translate = translate
+        self._counts: dict[str, list[int]] = {name: [] for name in MEANINGS}
+
+    def __call__(self, text: Any) -> dict[str, Any]:
+        """Returns what the function returns."""
+        found = self.translate(text)
+        for name, counts in self._counts.items():
+            if name in found:
+                counts.append(int(found[name].numpy().sum()))
+        return found
+
+    def totals(self) -> dict[str, int]:
+        """Returns how many strings so far were `truncated` and how many
+        translations `incomplete`."""
+        return {name: sum(counts) for name, counts in self._counts.items()}
+
+    def warn(self, unit: str) -> None:
+        """Says on standard error what was cut, if anything was.
+
+        Args:
+            unit: noun for what is counted, such as "lines".
+        """
+        for name, count in self.totals().items():
+            if count:
+                print(
+                    f"keras-transformer: warning: {count:,} {unit} "
+                    f"{MEANINGS[name]}.",
+                    file=sys.stderr,
+                )
