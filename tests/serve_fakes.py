@@ -35,6 +35,7 @@ LINES = _shapes(
     translation=("string", [None]),
     score=("float32", [None]),
     truncated=("bool", [None]),
+    incomplete=("bool", [None]),
 )
 # As exports of this package have them.
 DEMO = {
@@ -50,6 +51,7 @@ DEMO = {
             translation=("string", [None, None]),
             score=("float32", [None, None]),
             truncated=("bool", [None]),
+            incomplete=("bool", [None, None]),
         ),
         {"beam_size": 4, "alpha": np.float32(0.6), "max_length": 300},
     ),
@@ -135,8 +137,14 @@ def _demo(name, x):
             "translation": upper[:, None].repeat(size, 1),
             "score": score[:, None].repeat(size, 1),
             "truncated": cut,
+            "incomplete": cut[:, None].repeat(size, 1),
         }
-    outputs = {"translation": upper, "score": score, "truncated": cut}
+    outputs = {
+        "translation": upper,
+        "score": score,
+        "truncated": cut,
+        "incomplete": cut,
+    }
     if name == "explain":
         outputs["source_pieces"] = text[:, None]
         outputs["target_pieces"] = upper[:, None]

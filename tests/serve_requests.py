@@ -295,16 +295,22 @@ VALUES = [
     ("empty", '"instances": [1.0]', []),
     ("scalar", '"inputs": [1, 2]', 3.0),
 ]  # fmt: skip
-LINE = {"translation": str, "score": float, "truncated": False}
+LINE = {
+    "translation": str,
+    "score": float,
+    "truncated": False,
+    "incomplete": bool,
+}
 # Fields of a request to an export, and value of the answer.
 SERVED_VALUES = [
     ('"instances": ["x"]', [LINE]),
     ('"instances": [{"text": "x"}, {"text": {"b64": "eQ=="}}]', [LINE, LINE]),
     ('"inputs": ["x"]',
-     {"translation": [str], "score": [float], "truncated": [False]}),
+     {"translation": [str], "score": [float], "truncated": [False],
+      "incomplete": [bool]}),
     ('"signature_name": "n_best", "inputs": {"text": ["x"], ' + N_BEST + "}",
      {"translation": [[str, str]], "score": [[float, float]],
-      "truncated": [False]}),
+      "truncated": [False], "incomplete": [[bool, bool]]}),
     ('"signature_name": "score", "instances": [{"text": "x", "translation": '
      '"y"}]', [{"pieces": int, "score": float, "truncated": False}]),
     ('"signature_name": "explain", "instances": ["x"]',

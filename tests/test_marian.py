@@ -20,6 +20,7 @@ import sentencepiece
 import tensorflow as tf
 from conftest import SMALL, translator_of
 from ctranslate2.converters import MarianConverter
+from look_alikes import look_alikes
 from safetensors.numpy import load_file, save_file
 
 from keras_transformer import Transformer
@@ -796,6 +797,72 @@ def test_the_search_is_that_of_generation_config_alone(folder, tmp_path):
     path.unlink()
     search = import_marian(folder, tmp_path / "other").search
     assert (search.beam_size, search.alpha) == (6, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "cleaning"),
+    [
+        ("opus-mt-en-de", {}, (True, "en")),
+        ("opus-mt-tc-big-en-de", {"README.md": "# opus-mt-tc-big-en-de"}, None),
+        ("a", {"tokenizer_config.json": '{"x": "opusTCv20210807"}'}, None),
+        ("b", {"preprocess.sh": "sed -e 's/，/,/g' |"}, None),
+        (
+            "c",
+            {"preprocess.sh": "#normalize-punctuation.perl\nspm_encode"},
+            (False, None),
+        ),
+        (
+            "d-x",
+            {"preprocess.sh": "a/normalize-punctuation.perl -l $1 |"},
+            (False, "en"),
+        ),
+    ],
+)
+def test_an_imported_model_cleans_text_as_it_was_trained(
+    folder, tmp_path, name, files, cleaning
+):
+    place = tmp_path / "models" / name
+    shutil.copytree(folder, place)
+    change_json(place / "tokenizer_config.json", source_lang="en")
+    for file, text in files.items():
+        if file.endswith(".json"):
+            change_json(place / file, **json.loads(text))
+        else:
+            (place / file).write_text(text)
+    search = import_marian(place, tmp_path / "run").search
+    found = search.replace_punctuation, search.normalize_punctuation
+    assert found == (cleaning or (True, None))
+    plain = import_marian(place, tmp_path / "plain", clean_sources=False).search
+    assert not plain.replace_punctuation
+    assert plain.normalize_punctuation is None
+
+
+def test_the_original_files_are_cleaned_by_their_script(original, tmp_path):
+    shutil.copytree(original, tmp_path / "en-de")
+    search = import_marian(tmp_path / "en-de", tmp_path / "one").search
+    assert not search.replace_punctuation
+    script = tmp_path / "en-de" / "preprocess.sh"
+    script.write_text("${TOKENIZER}/replace-unicode-punctuation.perl |")
+    search = import_marian(tmp_path / "en-de", tmp_path / "other").search
+    assert search.replace_punctuation
+    assert search.normalize_punctuation is None
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Room 17 is on the third floor.",
+        "The blue table costs €1,249.50.",
+        "Größe 3: ¿Qué, señora?",
+    ],
+)
+def test_what_looks_the_same_has_the_same_ids(folder, tmp_path, sentence):
+    run = import_marian(folder, tmp_path / "run")
+    translator = translator_of(run)
+    texts = [sentence, *look_alikes(sentence).values()]
+    ids = translator._source(tf.constant(texts))[0].to_list()
+    assert len(texts) > 40
+    assert ids == [ids[0]] * len(texts)
 
 
 def test_a_large_beam_of_a_model_is_kept(folder, tmp_path):

@@ -69,6 +69,7 @@ fs.writeFileSync(new URL("./server.js", import.meta.url), `
     translation: text.map((x) => [x.toUpperCase()]),
     score: text.map(() => [0]),
     truncated: text.map(() => false),
+    incomplete: text.map(() => [false]),
   });
 `);
 const { state } = await import("./server.js");
@@ -173,6 +174,7 @@ globalThis.fetch = async (path, { body }) => {
     translation: isList ? found.map((text) => [text]) : found,
     score: found.map(() => [0]),
     truncated: found.map(() => false),
+    incomplete: found.map(() => [false]),
   } });
 };
 const { page } = await import("./elements.js");

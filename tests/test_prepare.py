@@ -2,6 +2,7 @@
 does not depend on how the work was done."""
 
 import collections
+import csv
 import dataclasses
 import gzip
 import json
@@ -13,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pyarrow
@@ -21,7 +23,8 @@ import tensorflow as tf
 from conftest import folder_bytes
 from pyarrow import parquet
 
-from keras_transformer.data import shards
+from keras_transformer.data import shards, table_files
+from keras_transformer.data.builtin.dataset import pairs_of_split
 from keras_transformer.data.corpus import load_pairs, open_corpus
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.preparation import prepare
@@ -578,6 +581,161 @@ def test_a_broken_corpus_is_named_and_leaves_no_files(tmp_path, spoil, message):
     with pytest.raises(ValueError, match=message):
         prepare(str(corpus), tmp_path / "new" / "prepared", SETTINGS)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_composed_and_decomposed_corpora_give_the_same_shards(tmp_path):
+    pairs = list(pairs_of_split("train", 400))
+    assert any("ü" in target for _, target in pairs)
+    made = []
+    for form in ("NFC", "NFD"):
+        some = [
+            tuple(unicodedata.normalize(form, text) for text in pair)
+            for pair in pairs
+        ]
+        corpus = write_pairs(tmp_path / form, some)
+        write_pairs(tmp_path / form, pairs[:3], "validation")
+        settings = dataclasses.replace(SETTINGS, drop_duplicates=True)
+        made.append(prepare(corpus, tmp_path / f"prepared-{form}", settings))
+    files = [
+        {
+            path.name: path.read_bytes()
+            for pattern in ("*.npy", "*.model")
+            for path in prepared.folder.glob(pattern)
+        }
+        for prepared in made
+    ]
+    assert len(files[0]) == 4
+    assert files[0] == files[1]
+
+
+def damaged_utf8(folder):
+    pairs = [(f"one é {i}", f"eins ü {i}") for i in range(50)]
+    write_pairs(folder, pairs)
+    path = folder / "train.de"
+    path.write_bytes(path.read_bytes().replace("ü 7\n".encode(), b"\xfc 7\n"))
+    return pairs[:7] + pairs[8:]
+
+
+def half_a_character(folder):
+    pairs = [(f"one é {i}", f"eins ü {i}") for i in range(50)]
+    write_pairs(folder, pairs)
+    path = folder / "train.en"
+    path.write_bytes(path.read_bytes() + "ü".encode()[:1])
+    with open(folder / "train.de", "a") as file:
+        file.write("eins\n")
+    return pairs
+
+
+def uneven_rows(folder):
+    pairs = [(f"one {i}", f"eins {i}") for i in range(50)]
+    rows = ["\t".join(pair) for pair in pairs]
+    rows[3:3] = ["short", "a tab\tinside\tein Tab"]
+    (folder / "train.tsv").write_text("\n".join(["en\tde", *rows]))
+    return pairs
+
+
+def surrogates(folder):  # as CESU-8 writes a character beyond 16 bits
+    pairs = [(f"one é {i}", f"eins ü {i}") for i in range(50)]
+    write_pairs(folder, pairs)
+    path = folder / "train.en"
+    data = path.read_bytes().replace(b"9\n", b"\xed\xa0\xbd\xed\xb8\x80\n")
+    path.write_bytes(data)
+    return [pair for pair in pairs if not pair[0].endswith("9")]
+
+
+def damaged_quotes(folder):
+    pairs = [(f'say "one" {i}', f"eins {i}") for i in range(50)]
+    rows = [
+        f'"{source.replace(chr(34), chr(34) * 2)}"\t{target}'
+        for source, target in pairs
+    ]
+    text = "\n".join(["en\tde", *rows, '"a" b\tc', '"open\tb', ""])
+    # Behind the lines that show how cells are quoted.
+    (folder / "train.tsv").write_text(text)
+    return pairs
+
+
+@pytest.mark.parametrize(
+    ("spoil", "count", "message"),
+    [
+        (damaged_utf8, 1, r"Line 8 of .*train.de.*byte 6.*Mend it.*--skip-dam"),
+        (half_a_character, 1, r"Line 51 of .*train.en.*Mend it"),
+        (surrogates, 5, r"Line 10 of .*train.en' is not UTF-8.*Mend it"),
+        (uneven_rows, 2, r"Line 5 of .*2 cells.*Received: 1.*--skip-damaged"),
+        (damaged_quotes, 2, r"Line 52 of .*quoted cell that is damaged"),
+    ],
+)
+def test_damaged_pairs_are_counted_and_left_out_on_request(
+    tmp_path, spoil, count, message, monkeypatch
+):
+    monkeypatch.setattr(table_files, "SAMPLE", 40)
+    (tmp_path / "corpus").mkdir()
+    kept = spoil(tmp_path / "corpus")
+    (tmp_path / "corpus" / "validation.tsv").write_text("en\tde\none\teins\n")
+    arguments = str(tmp_path / "corpus"), tmp_path / "prepared"
+    settings = Preparation(vocab_size=280)
+    with pytest.raises(ValueError, match=message):
+        prepare(*arguments, settings)
+    settings = dataclasses.replace(settings, skip_damaged=True)
+    prepared = prepare(*arguments, settings)
+    assert text_of(prepared) == kept
+    (record,) = prepared.manifest["corpora"]
+    assert record["left_out"]["damaged"] == count
+    assert record["pairs_read"] == len(kept) + count
+
+
+def test_the_advice_fits_the_damage(tmp_path):
+    lines = ["naïve", "plain", "café", "déjà vu"]
+    path = tmp_path / "text"
+    path.write_text("\n".join(lines), encoding="latin1")
+    with pytest.raises(ValueError, match=r"Line 1 .*iconv -f latin1"):
+        read_lines(path)
+    path.write_text("\n".join(lines), encoding="utf-16")
+    with pytest.raises(ValueError, match=r"is UTF-16.*iconv -f utf-16"):
+        read_lines(path)
+    path.write_bytes("\n".join(lines).encode() + b"\n\xe9")
+    with pytest.raises(ValueError, match=r"Line 5 .*Mend it") as found:
+        read_lines(path)
+    assert "latin1" not in str(found.value)
+
+
+def test_utf_16_is_no_damaged_line(tmp_path):
+    pairs = [("one", "eins")] * 5
+    corpus = write_pairs(tmp_path / "corpus", pairs)
+    write_pairs(tmp_path / "corpus", pairs, "validation")
+    text = "one\n" * 5
+    (tmp_path / "corpus" / "train.en").write_text(text, encoding="utf-16")
+    settings = Preparation(vocab_size=270, skip_damaged=True)
+    with pytest.raises(ValueError, match="UTF-16"):
+        prepare(corpus, tmp_path / "prepared", settings)
+
+
+CELLS = [
+    ("plain", "einfach"),
+    ('5" screen', "5-Zoll-Bildschirm"),
+    ('"All quoted."', '„Alles.“ "'),
+    ("a\ttab", "ein\tTab"),
+    ("two\nlines", "zwei\nZeilen"),
+    ("commas, too", "auch; Kommas"),
+    ("", "leer"),
+]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_quoted_cells_are_read_as_they_were_written(tmp_path, quoting):
+    """As pandas writes them, which uses this writer, and spreadsheets."""
+    with open(tmp_path / "train.tsv", "w", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", quoting=quoting)
+        writer.writerows([("en", "de"), *CELLS])
+    assert pairs_of(tmp_path) == CELLS
+
+
+def test_quotation_marks_of_a_plain_table_are_text(tmp_path):
+    cells = [pair for pair in CELLS if not {"\t", "\n"} & set("".join(pair))]
+    cells += [('"Quoted."', '"Zitiert."'), ('"', '""')]
+    text = "".join("\t".join(pair) + "\n" for pair in [("en", "de"), *cells])
+    (tmp_path / "train.tsv").write_text(text)
+    assert pairs_of(tmp_path) == cells
 
 
 def test_wrong_arguments_are_refused(corpus, tmp_path):

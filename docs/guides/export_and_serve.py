@@ -200,18 +200,20 @@ assert split.joined(split.sentences) == page
 #
 # ```
 # serving_default(text: string[B])
-#     -> {translation: string[B], score: float32[B]}
+#     -> {translation: string[B], score: float32[B], incomplete: bool[B]}
 # n_best(text: string[B], beam_size: int32[], alpha: float32[],
 #        max_length: int32[])
-#     -> {translation: string[B, K], score: float32[B, K]}
+#     -> {translation: string[B, K], score: float32[B, K], incomplete: bool[B, K]}
 # score(text: string[B], translation: string[B])
 #     -> {score: float32[B], pieces: int32[B]}
 # explain(text: string[B])
-#     -> {translation, score, source_pieces: string[B, S],
+#     -> {translation, score, incomplete, source_pieces: string[B, S],
 #         target_pieces: string[B, T], attention: float32[B, N, H, T, S]}
 # ```
 #
 # Each also returns `truncated: bool[B]`: whether a text was too long and was cut.
+# `incomplete` is whether a translation reached its maximum length, so that its
+# end may be missing.
 # A score is the log-probability divided by the length penalty; the signature
 # `score` returns the log-probability itself.
 #
