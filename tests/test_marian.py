@@ -858,7 +858,7 @@ def test_the_original_files_are_cleaned_by_their_script(original, tmp_path):
 )
 def test_what_looks_the_same_has_the_same_ids(folder, tmp_path, sentence):
     run = import_marian(folder, tmp_path / "run")
-    translator = translator_of(run)
+    translator = translator_of(run, run.search)
     texts = [sentence, *look_alikes(sentence).values()]
     ids = translator._source(tf.constant(texts))[0].to_list()
     assert len(texts) > 40

@@ -34,7 +34,7 @@ def test_stray_spaces_stand_before_punctuation():
     rng = np.random.default_rng(1)
     pair = "One, two: 3.5 is it!", "Eins"
     found = {noise.stray_spaces(*pair, rng) for _ in range(200)}
-    assert len(found) == 2**3
+    assert len(found) == 2**3 - 1  # at least one space
     assert {source.replace(" ", "") for source, _ in found} == {
         pair[0].replace(" ", "")
     }
@@ -53,17 +53,14 @@ def test_all_kinds_come_in_equal_shares():
     assert len(copies) == counts.total()
     assert abs(counts.total() - 2000) < 150
     assert counts.keys() == KINDS.keys()
-    # Stray spaces are sometimes none, and another kind is taken.
-    assert all(abs(count - 400) < 150 for count in counts.values())
+    assert all(abs(count - 400) < 80 for count in counts.values())
 
 
 def test_copies_are_added_and_nothing_is_lost(tmp_path):
     pairs = list(pairs_of_split("train", 400))
     corpus = write_pairs(tmp_path / "corpus", pairs)
     write_pairs(tmp_path / "corpus", pairs[:3], "validation")
-    settings = Preparation(
-        **vars(SETTINGS) | {"noise": 0.25, "vocab_size": 700}
-    )
+    settings = Preparation(vocab_size=700, noise=0.25)
     one, other = (
         prepare(corpus, tmp_path / name, settings) for name in ("one", "other")
     )

@@ -4,6 +4,7 @@ A model that has never read capitals or a sentence without its full stop
 invents translations of them.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -47,7 +48,12 @@ def no_final_punctuation(
 
 def stray_spaces(source: str, target: str, rng: np.random.Generator) -> Pair:
     """Returns the source with a space before some of its punctuation."""
-    return BEFORE_MARK.sub(lambda _: " " * rng.integers(2), source), target
+    places = [found.start() for found in BEFORE_MARK.finditer(source)]
+    if places:
+        count = rng.integers(1, len(places) + 1)
+        chosen = [0, *sorted(rng.choice(places, count, False)), None]
+        source = " ".join(source[a:b] for a, b in itertools.pairwise(chosen))
+    return source, target
 
 
 def typographic_quotes(
