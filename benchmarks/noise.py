@@ -3,11 +3,11 @@
     python benchmarks/noise.py runs/noise-0 --noise 0
     python benchmarks/noise.py runs/noise-20 --noise 0.2
     python benchmarks/noise.py runs/m30k-20 --noise 0.2 --corpus multi30k \
-        --train train --validation val --test test_2016_flickr
+        --train train --validation val --test test_2016_flickr --steps 2000
 
-Trains the recipe of `examples/translation.py` on the built-in corpus, or one of
-4.5M parameters on a corpus like Multi30k, for as many epochs of the pairs
-whatever the noise, and scores the test split: as it is, and with each kind of
+Trains the model of `examples/translation.py` by the recipe there, or by one for
+a corpus like Multi30k, for as many epochs of the pairs whatever the noise, and
+scores the test split: as it is, and with each kind of
 noise in all sentences that it changes. Case and final marks are changed in the
 references, too, as they are in training.
 """
@@ -28,24 +28,26 @@ from keras_transformer.export import SavedTranslator, saved_model
 from keras_transformer.inference import evaluation, translate_lines
 from keras_transformer.training import open_run, start_run, train
 
+NATURAL = {
+    "vocab_size": 4000,
+    "tokens_per_batch": 2000,
+    "warmup_steps": 500,
+    "learning_rate_scale": 1.0,
+    "validate_every": 200,
+}
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
 
 
 def main(options):
     sys.path.insert(0, str(EXAMPLES))
-    import small_corpus
     import translation
 
     folder = pathlib.Path(options.folder)
-    if options.corpus == "builtin":
-        recipe, shape = translation.RECIPE, translation.OVERRIDES
-        steps = options.steps or translation.STEPS
-    else:
-        recipe = dataclasses.replace(
-            small_corpus.BOTH, validate_every=250, average_checkpoints=4
-        )
-        shape = {**small_corpus.SHAPE, "dropout_rate": 0.3}
-        steps = options.steps or 2500
+    recipe, shape = translation.RECIPE, translation.OVERRIDES
+    steps = options.steps or translation.STEPS
+    if options.corpus != "builtin":
+        recipe = dataclasses.replace(recipe, **NATURAL)
+        shape = {**shape, "dropout_rate": 0.1}
     corpus = {
         "train_split": options.train,
         "validation_split": options.validation,
