@@ -84,7 +84,9 @@ def test_each_command_continues_from_the_one_before(
         capsys, "translate", model, "--batch-size", 3
     )
     assert status == 0
-    assert captured.err.endswith("\r3 lines\r6 lines\r7 lines\r7 lines\n")
+    progress, warning = captured.err.rstrip("\n").split("\n")
+    assert progress.endswith("\r3 lines\r6 lines\r7 lines\r7 lines")
+    assert re.search("warning: lines whose translation .* length.*: 7", warning)
     status, captured = run_command(capsys, "translate", model, "--beam-size=40")
     assert status == 1
     assert "at most 32. Received: beam_size=40" in captured.err
@@ -122,6 +124,8 @@ def test_each_command_continues_from_the_one_before(
     assert status == 0
     result = json.loads(captured.out)
     assert result["sentences"] == 61
+    assert result["truncated"] == 0
+    assert result["incomplete"] > 0
     assert "tok:13a" in result["bleu_signature"]
     assert result["search"]["beam_size"] == 2
     stored = (model / "evaluations.jsonl").read_text()
@@ -643,6 +647,32 @@ def test_options_that_do_not_apply_are_refused(capsys, arguments, message):
     """Before the model, which is not there, is looked for."""
     status, captured = run_command(capsys, "translate", "MODEL", *arguments)
     assert status == 1
+    assert re.search(message, captured.err)
+
+
+def test_what_is_cut_is_counted(exported, tmp_path, capsys, monkeypatch):
+    text = "room 7\n" + "word " * 900 + "\n\n" + "next " * 900 + "\n"
+    for side in ("source", "reference"):
+        (tmp_path / side).write_text(text)
+    path, model = tmp_path / "1", str(exported)
+    shutil.copytree(exported, path)
+    status, captured = run_command(
+        capsys,
+        *["evaluate", path, "--beam-size=1", "--source", tmp_path / "source"],
+        *["--reference", tmp_path / "reference"],
+    )
+    assert status == 0
+    result = json.loads(captured.out)
+    assert result["truncated"] == 2
+    assert 0 < result["incomplete"] <= 3  # the blank line is neither
+    message = r"warning: lines that were too long .*: 2\n"
+    assert re.search(message, captured.err)
+    monkeypatch.setattr(
+        sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(text.encode()))
+    )
+    status, captured = run_command(capsys, "translate", model, "--beam-size=1")
+    assert status == 0
+    assert captured.out.count("\n") == 4
     assert re.search(message, captured.err)
 
 

@@ -288,7 +288,7 @@ def test_sentences_that_were_too_long_are_counted(translate):
     long = b"Some sentence that the model does not read to its end. "
     status, _, errors = translate(long * 2, "en", "--document")
     assert status == 0
-    assert re.search(rb"warning: 2 sentences .* too long .*\n", errors)
+    assert re.search(rb"warning: sentences .* too long .*: 2\n", errors)
     assert translate(b"Short.", "en", "--document")[2] == b""
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 # What each output of a model says of the lines or sentences that it counts.
 MEANINGS = {
-    "truncated": "were too long for the model, so that their ends are not "
+    "truncated": "that were too long for the model, so that their ends are not "
     "translated",
-    "incomplete": "have a translation that reached its maximum length, so that "
-    "its end may be missing",
+    "incomplete": "whose translation reached its maximum length, so that its "
+    "end may be missing",
 }
 
 
@@ -50,7 +50,7 @@ class CutCounter:
         for name, count in self.totals().items():
             if count:
                 print(
-                    f"keras-transformer: warning: {count:,} {unit} "
-                    f"{MEANINGS[name]}.",
+                    f"keras-transformer: warning: {unit} {MEANINGS[name]}: "
+                    f"{count:,}",
                     file=sys.stderr,
                 )
