@@ -3,6 +3,7 @@
 It imports neither Keras nor TensorFlow, so the command shows its help fast.
 """
 
+import math
 import os
 import pathlib
 import platform
@@ -10,6 +11,10 @@ import platform
 DTYPE_POLICIES = ("auto", "float32", "mixed_bfloat16")
 DTYPES = ("auto", "float32", "bfloat16", "int8")  # an export's matrices
 CPU_INFO = "/proc/cpuinfo"
+# Where a container's share of the processor stands, by the version of cgroups.
+CPU_MAX = "/sys/fs/cgroup/cpu.max"
+CPU_QUOTA = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"
+CPU_PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
 # Instructions that multiply matrices in bfloat16. Without them bfloat16 is
 # emulated, which takes longer than float32.
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
@@ -28,6 +33,38 @@ def describe() -> str:
     name = fields.get("model name") or platform.processor() or "unknown"
     flags = fields.get("flags", "").split()
     return ", ".join([name, *(flag for flag in MATRIX_FLAGS if flag in flags)])
+
+
+def cores() -> int:
+    """Returns the number of cores that this process may use, at least 1.
+
+    Those of the machine may be more: `taskset` and containers leave a process
+    some of them, or a share of their time.
+    """
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows have no such function
+        count = os.cpu_count() or 1
+    return max(1, min(count, _quota() or count))
+
+
+def _quota():
+    """Returns how many cores a container may use, rounded up, or `None`."""
+    found = _first_words(CPU_MAX)
+    if not found:
+        found = _first_words(CPU_QUOTA) + _first_words(CPU_PERIOD)
+    try:
+        quota, period = map(int, found)
+        return math.ceil(quota / period) if quota > 0 else None
+    except (ValueError, ZeroDivisionError):  # "max", or no such file
+        return None
+
+
+def _first_words(path):
+    try:
+        return pathlib.Path(path).read_text("utf-8").split()
+    except (OSError, ValueError):
+        return []
 
 
 def resolve_dtype_policy(policy: str) -> str:

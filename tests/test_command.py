@@ -530,7 +530,7 @@ def test_workers_share_the_cores(
 
     environment = {}
     monkeypatch.setattr(commands.os, "environ", environment)
-    monkeypatch.setattr(commands.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(commands.hardware, "cores", lambda: cores)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
     assert commands._workers(batch) == workers
     assert environment == {"TF_NUM_INTRAOP_THREADS": threads}

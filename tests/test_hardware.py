@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -121,3 +123,44 @@ def test_a_run_records_what_auto_stood_for(recipe, machine, tmp_path):
         for recipe in (run.recipe, auto)
     ]
     assert policies == ["mixed_bfloat16", "float32"]
+
+
+@pytest.mark.parametrize(
+    ("files", "allowed", "expected"),
+    [
+        ({}, 5, 5),
+        ({"CPU_MAX": "max 100000\n"}, 5, 5),
+        ({"CPU_MAX": "150000 100000\n"}, 5, 2),
+        ({"CPU_MAX": "900000 100000\n"}, 5, 5),
+        ({"CPU_MAX": "1000 100000\n"}, 5, 1),
+        ({"CPU_MAX": "junk"}, 3, 3),
+        ({"CPU_QUOTA": "-1\n", "CPU_PERIOD": "100000\n"}, 5, 5),
+        ({"CPU_QUOTA": "300000\n", "CPU_PERIOD": "100000\n"}, 5, 3),
+    ],
+)
+def test_a_process_has_the_cores_that_it_may_use(
+    monkeypatch, tmp_path, files, allowed, expected
+):
+    for name in ("CPU_MAX", "CPU_QUOTA", "CPU_PERIOD"):
+        path = tmp_path / name
+        monkeypatch.setattr(hardware, name, str(path))
+        if name in files:
+            path.write_text(files[name])
+    monkeypatch.setattr(
+        hardware.os, "sched_getaffinity", lambda _: set(range(allowed))
+    )
+    assert hardware.cores() == expected
+
+
+def test_taskset_counts():
+    code = "from keras_transformer import hardware; print(hardware.cores())"
+    set_one = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", f"{set_one}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "1\n"

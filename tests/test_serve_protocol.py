@@ -13,7 +13,7 @@ from serve_fakes import DEMO, DTYPES, TYPES, FakeRegistry
 from serve_requests import ROWS, check_answer
 from tensorflow.core.framework import types_pb2
 
-from keras_transformer.serve import rest
+from keras_transformer.serve import rest, rest_json
 from keras_transformer.serve.errors import ServingError, quoted
 from keras_transformer.serve.rest_json import (
     parse_object,
@@ -110,6 +110,11 @@ def read(document, signature_name):
     return read_predict_request(parse_object(body), TYPES).inputs
 
 
+def written(outputs, is_row_form):
+    """Returns the answer that is written, as JSON has it."""
+    return json.loads(b"".join(write_predictions(outputs, is_row_form)))
+
+
 EXTREMES = [3.4028235e38, 1e-45, 0.1, np.nan, -np.inf, -0.0]
 
 
@@ -118,7 +123,7 @@ EXTREMES = [3.4028235e38, 1e-45, 0.1, np.nan, -np.inf, -0.0]
 @hypothesis.given(some.one_of(NUMBERS, STRINGS), some.booleans())
 def test_arrays_that_are_written_are_read_again(array, is_row_form):
     """Another program reads the same numbers, and so does this one."""
-    document = json.loads(write_predictions({"x": array}, is_row_form))
+    document = written({"x": array}, is_row_form)
     (value,) = document.values()
     if array.dtype == object:
         plain = np.array([x.decode() for x in array.flat], object)
@@ -152,21 +157,52 @@ def test_rows_and_columns_have_the_same_inputs(rows):
     for name in "ab":
         np.testing.assert_array_equal(by_row[name], by_column[name])
     outputs = {name: by_row[name] for name in "ab"}
-    answer = json.loads(write_predictions(outputs, True))["predictions"]
+    answer = written(outputs, True)["predictions"]
     assert answer == rows
-    assert json.loads(write_predictions(outputs, False))["outputs"] == columns
+    assert written(outputs, False)["outputs"] == columns
 
 
 @EXAMPLES
 @hypothesis.given(some.binary(max_size=40))
 def test_bytes_of_strings_stay_as_they_are(value):
     array = np.array([value], object)
-    (written,) = json.loads(
-        write_predictions({"x_bytes": array}, False)
-    ).values()
-    assert read({"inputs": written}, "string")["x"].tolist() == [value]
-    (text,) = json.loads(write_predictions({"x": array}, False)).values()
+    (found,) = written({"x_bytes": array}, False).values()
+    assert read({"inputs": found}, "string")["x"].tolist() == [value]
+    (text,) = written({"x": array}, False).values()
     assert text == [value.decode(errors="replace")]
+
+
+@pytest.mark.parametrize("piece", [1, 2, 7, 64])
+@pytest.mark.parametrize("is_row_form", [False, True])
+@pytest.mark.parametrize("names", ["a", "abc"])
+def test_an_answer_in_pieces_is_the_same(
+    monkeypatch, piece, is_row_form, names
+):
+    rng = np.random.default_rng(piece)
+    texts = np.array([b"x", b"\xc3\xbc", b'"', b"", b"\\"], object)
+    outputs = {
+        "a": rng.normal(size=(5, 2, 3, 7)).astype(np.float32),
+        "b": np.tile(texts[:, None], (1, 3)),
+        "c": np.zeros((5, 0, 2), np.int64),
+    }
+    outputs = {name: outputs[name] for name in names}
+    monkeypatch.setattr(rest_json, "PIECE", 10**9)
+    whole = written(outputs, is_row_form)
+    monkeypatch.setattr(rest_json, "PIECE", piece)
+    pieces = list(write_predictions(outputs, is_row_form))
+    assert len(pieces) > 1
+    assert all(pieces)
+    assert json.loads(b"".join(pieces)) == whole
+    # Large arrays are never values of Python as a whole.
+    sizes = []
+    values = rest_json._values
+    monkeypatch.setattr(
+        rest_json,
+        "_values",
+        lambda name, array: sizes.append(array.size) or values(name, array),
+    )
+    list(write_predictions({"a": outputs["a"]}, is_row_form))
+    assert max(sizes) <= piece
 
 
 JSON = some.recursive(

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from keras_transformer import hardware
 from keras_transformer.cli.command_line import integrated, load
 from keras_transformer.cli.cut_counter import CutCounter
 from keras_transformer.cli.options import refuse, settings_of
@@ -107,7 +108,6 @@ def export_formats() -> dict[str, str]:
 
 def export(given: dict[str, Any]) -> None:
     """Exports a run in one of the formats."""
-    from keras_transformer import hardware
     from keras_transformer.cli.run_options import with_moved_paths
     from keras_transformer.training.run import open_run
 
@@ -254,7 +254,7 @@ def _workers(batch_size):
     """
     import tensorflow as tf
 
-    cores = os.cpu_count() or 1
+    cores = hardware.cores()
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
     workers = 1 if on_gpu else min(cores, batch_size // LINES_PER_THREAD)
     workers = max(workers, 1)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer import hardware
 from keras_transformer.data.batches import EncodedPairs, Rows, take_slices
 from keras_transformer.data.corpus import is_path
 from keras_transformer.data.tokenizer import Tokenizer
@@ -155,7 +156,7 @@ class PreparedCorpus:
                 )
 
         # Hashing releases the interpreter: two threads take half the time.
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        with concurrent.futures.ThreadPoolExecutor(hardware.cores()) as threads:
             list(threads.map(check, files))
 
 

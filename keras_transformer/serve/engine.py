@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from keras_transformer import hardware
 from keras_transformer.serve.errors import ProcessEndedError
 from keras_transformer.serve.model_process import ModelProcess
 
@@ -80,7 +81,7 @@ class LocalEngine:
             ValueError: if the export cannot be loaded.
             ProcessEndedError: if the process ends before it is ready.
         """
-        threads = threads or os.cpu_count() or 1
+        threads = threads or hardware.cores()
         return cls(path, threads, await ModelProcess.start(path, threads))
 
     async def compute(

@@ -102,7 +102,8 @@ class Application:
             answer = rest.error_answer(error)
         self._note(scope, path, answer.status, start, size)
         fields = [*answer.headers, *self._more_headers(path, answer.status)]
-        await _send(answer, fields, scope["method"], send)
+        deadline = start + self.settings.timeout  # of the event loop's clock
+        await _send(answer, fields, scope["method"], send, receive, deadline)
 
     async def _answer(self, method, path, headers, body) -> Answer:
         """Returns the answer of the part of the server that a path names."""
@@ -228,8 +229,12 @@ def log_access(
         print(json.dumps(line), file=sys.stdout, flush=True)
 
 
-async def _send(answer, fields, method, send):
-    fields.append(("Content-Length", str(len(answer.body))))
+async def _send(answer, fields, method, send, receive, deadline):
+    """Sends an answer; one in pieces until the client goes or it is too late,
+    when the connection is closed."""
+    is_whole = isinstance(answer.body, bytes)
+    if is_whole:
+        fields.append(("Content-Length", str(len(answer.body))))
     await send(
         {
             "type": "http.response.start",
@@ -240,8 +245,23 @@ async def _send(answer, fields, method, send):
             ],
         }
     )
-    body = b"" if method == "HEAD" else answer.body
-    await send({"type": "http.response.body", "body": body})
+    if is_whole:
+        body = b"" if method == "HEAD" else answer.body
+        await send({"type": "http.response.body", "body": body})
+        return
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    try:
+        async with asyncio.timeout_at(deadline):
+            more = True
+            while more and not leaving.done():
+                piece = await asyncio.to_thread(next, answer.body, b"")
+                more = bool(piece)
+                message = {"type": "http.response.body", "body": piece}
+                await send(message | {"more_body": more})
+    except TimeoutError:
+        logger.warning("An answer was not sent in time, and is cut off.")
+    finally:
+        leaving.cancel()
 
 
 async def _unless_gone(coroutine, receive):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_transformer import hardware
 from keras_transformer.export.files import METADATA
 from keras_transformer.serve import ipc
 from keras_transformer.serve.errors import ProcessEndedError, ServingError
@@ -65,7 +66,7 @@ class ModelProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 env={
-                    **computing_environment(path, os.cpu_count() or 1, threads),
+                    **computing_environment(path, hardware.cores(), threads),
                     **os.environ,
                 },
             )

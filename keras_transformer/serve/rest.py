@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import urllib.parse
+from collections.abc import Iterator
 
 from google.protobuf import json_format
 
@@ -20,8 +21,8 @@ from keras_transformer.serve.rest_json import (
 )
 from keras_transformer.serve.signatures import check_shapes, signature_map
 
-# Larger bodies are read, and larger answers written, in a thread, so that other
-# requests do not wait.
+# Larger bodies are read in a thread, and larger answers are written in pieces
+# by a thread, so that other requests do not wait.
 MOST_TO_READ_AT_ONCE = 50_000  # bytes
 MOST_TO_WRITE_AT_ONCE = 10_000  # elements
 _FLAGS = re.IGNORECASE | re.ASCII
@@ -43,12 +44,13 @@ class Answer:
     Args:
         status: the status code.
         headers: names and values; the length of the body is not among them.
-        body: the body.
+        body: the body, or its pieces if it is large. They are written when
+            they are asked for, which takes long: do it in a thread.
     """
 
     status: int
     headers: list[tuple[str, str]]
-    body: bytes
+    body: bytes | Iterator[bytes]
 
 
 async def answer(
@@ -118,7 +120,7 @@ def _target(name, version, label):
     return urllib.parse.unquote(name), number, label
 
 
-async def _predict(models, target, body, timeout):
+async def _predict(models, target, body, timeout) -> bytes | Iterator[bytes]:
     """Returns the body of the answer to a request for predictions."""
     is_small = len(body) < MOST_TO_READ_AT_ONCE
     document = await _call(is_small, parse_object, body)
@@ -129,12 +131,9 @@ async def _predict(models, target, body, timeout):
     name = request.signature_name
     check_shapes(served.signatures[name], request.inputs)
     outputs = await served.predict(name, request.inputs, timeout)
-    return await _call(
-        sum(x.size for x in outputs.values()) < MOST_TO_WRITE_AT_ONCE,
-        write_predictions,
-        outputs,
-        request.is_row_form,
-    )
+    pieces = write_predictions(outputs, request.is_row_form)
+    size = sum(x.size for x in outputs.values())
+    return b"".join(pieces) if size < MOST_TO_WRITE_AT_ONCE else pieces
 
 
 async def _call(is_fast, function, *arguments):

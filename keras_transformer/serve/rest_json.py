@@ -13,7 +13,7 @@ import base64
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -24,6 +24,7 @@ from keras_transformer.serve.errors import ServingError, invalid, quoted
 from keras_transformer.serve.signatures import DEFAULT, find_signature
 
 MOST_AXES = 64  # of NumPy's arrays
+PIECE = 20_000  # elements of an answer that are written at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,8 +245,11 @@ def _numbers(name, leaves, dtype):
 
 def write_predictions(
     outputs: Mapping[str, np.ndarray], is_row_form: bool
-) -> bytes:
-    """Returns the answer to a request for predictions, in UTF-8.
+) -> Iterator[bytes]:
+    """Returns the answer to a request for predictions, in UTF-8, in pieces.
+
+    A piece is written when it is asked for, so that a large answer takes little
+    more memory than its arrays.
 
     Args:
         outputs: arrays by name; strings are arrays of `bytes` objects.
@@ -260,17 +264,92 @@ def write_predictions(
     arrays = {name: np.asarray(outputs[name]) for name in sorted(outputs)}
     if not arrays:
         raise invalid("The signature has no outputs.")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "OSbiuf":
+            raise invalid(f"Output {name} of {array.dtype} has no JSON.")
     if is_row_form:
         _check_rows(arrays)
+    return _grouped(_written(arrays, is_row_form))
+
+
+def _grouped(parts) -> Iterator[bytes]:
+    """Yields parts together, none of them empty."""
+    group: list[str] = []
+    size = 0
+    for part in parts:
+        group.append(part)
+        size += len(part)
+        if size >= PIECE:
+            yield "".join(group).encode()
+            group, size = [], 0
+    if size:
+        yield "".join(group).encode()
+
+
+def _written(arrays, is_row_form) -> Iterator[str]:
+    if not is_row_form:
+        yield '{"outputs": '
+        yield from _column_parts(arrays)
+        yield "}"
+        return
+    count = len(next(iter(arrays.values())))
+    size = sum(array.size for array in arrays.values())
+    step = max(1, PIECE * count // max(size, 1))
+    yield '{"predictions": ['
+    for start in range(0, count, step):
+        yield ", " if start else ""
+        rows = {
+            name: array[start : start + step] for name, array in arrays.items()
+        }
+        if step == 1:
+            yield from _column_parts(
+                {name: row[0] for name, row in rows.items()}
+            )
+        else:
+            yield _dumps(_rows(rows))[1:-1]
+    yield "]}"
+
+
+def _rows(arrays):
+    """Returns the values of each row, with names if there are several."""
     columns = {name: _values(name, array) for name, array in arrays.items()}
-    answer: Any = columns
     if len(columns) == 1:
-        (answer,) = columns.values()
-    elif is_row_form:
-        rows = zip(*columns.values(), strict=True)
-        answer = [dict(zip(columns, row, strict=True)) for row in rows]
-    key = "predictions" if is_row_form else "outputs"
-    return json.dumps({key: answer}, ensure_ascii=False).encode()
+        return next(iter(columns.values()))
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _column_parts(arrays) -> Iterator[str]:
+    """Writes arrays by their names, or a single one alone."""
+    if len(arrays) == 1:
+        ((name, array),) = arrays.items()
+        yield from _array_parts(name, array)
+        return
+    for i, (name, array) in enumerate(arrays.items()):
+        yield f"{', ' if i else '{'}{_dumps(name)}: "
+        yield from _array_parts(name, array)
+    yield "}"
+
+
+def _array_parts(name, array) -> Iterator[str]:
+    """Writes an array, a large one by parts of its first axis."""
+    array = np.asarray(array)
+    if array.size <= PIECE:
+        yield _dumps(_values(name, array))
+        return
+    step = max(1, PIECE * len(array) // array.size)
+    yield "["
+    for start in range(0, len(array), step):
+        yield ", " if start else ""
+        if step == 1:
+            yield from _array_parts(name, array[start])
+        else:
+            yield _dumps(_values(name, array[start : start + step]))[1:-1]
+    yield "]"
+
+
+def _dumps(value):
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _check_rows(arrays):
@@ -292,8 +371,6 @@ def _values(name, array):
         return found.reshape(array.shape).tolist()
     if array.dtype == np.float32:
         return _short(array).tolist()
-    if array.dtype.kind not in "biuf":
-        raise invalid(f"Output {name} of {array.dtype} has no JSON.")
     return array.tolist()
 
 

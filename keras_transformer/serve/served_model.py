@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import pathlib
 import time
@@ -23,6 +24,7 @@ from keras_transformer.serve.engine import Engine
 from keras_transformer.serve.errors import (
     ProcessEndedError,
     ServingError,
+    invalid,
     too_large,
 )
 from keras_transformer.serve.metrics import Metrics
@@ -113,6 +115,7 @@ class ServedModel:
         self._check_rows(_rows(inputs))
         items = _items(signature_name, inputs)
         self._check_items(items)
+        self._check_answer(self._most_elements(signature_name, items))
         self._queue.put(items)
         self._arrived.set()
         self._metrics.queued(self._labels, self._queue.rows)
@@ -131,7 +134,9 @@ class ServedModel:
             if any(item.answer.cancelled() for item in items):
                 self._queue.forget_cancelled()
                 self._metrics.queued(self._labels, self._queue.rows)
-        return _joined(parts)
+        outputs = _joined(parts)
+        self._check_answer(sum(x.size for x in outputs.values()))
+        return outputs
 
     async def stop(self) -> None:
         """Answers the requests that it has, and ends its engine."""
@@ -172,6 +177,35 @@ class ServedModel:
                 f"The queue of model {self.name} is full: {self._queue.rows:,} "
                 "rows are waiting. Try again later.",
                 retry_after=1,
+            )
+
+    def _most_elements(self, signature_name, items):
+        """Returns how many elements an answer may have, before it is computed.
+
+        The first axis of an output is rows, and each other axis of unknown
+        size is as long as a source or a translation. A source has about as
+        many pieces as bytes at most.
+        """
+        rows = sum(item.rows for item in items)
+        longest = max(item.length for item in items) + 1
+        source = min(longest, self.metadata["max_pieces"] + 1)
+        extra = self.metadata["search"]["extra_length"]
+        target = min(source + extra, self.metadata["max_length"])
+        total = 0
+        for output in self.signatures[signature_name].outputs.values():
+            unknown = iter((target, source))
+            sizes = [dim.size for dim in output.tensor_shape.dim[1:]]
+            sizes = [next(unknown, 1) if n < 0 else n for n in sizes]
+            total += math.prod(sizes, start=rows)
+        return total
+
+    def _check_answer(self, elements):
+        """Raises a `ServingError` for an answer that is too large."""
+        limit = self._settings.max_answer_elements
+        if elements > limit:
+            raise invalid(
+                f"An answer may have {limit:,} elements. Received: texts whose "
+                f"answer may have {elements:,}. Send fewer, or shorter ones."
             )
 
     async def _dispatch(self):

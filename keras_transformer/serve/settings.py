@@ -37,6 +37,9 @@ class ServeSettings:
             10,000.
         max_request_text: maximum length of the texts of a request, in bytes.
             Defaults to 4,000,000.
+        max_answer_elements: maximum number of elements of an answer, which for
+            the attention of `explain` are layers × heads × pieces of the
+            translation × pieces of the text. Defaults to 30,000,000.
         max_body: maximum length of the body of a request, in bytes. Defaults
             to 16,000,000.
         timeout: seconds after which a request by REST fails. Defaults to 30.
@@ -81,6 +84,10 @@ class ServeSettings:
     max_request_text: int = option_field(
         4_000_000, "maximum length of the texts of a request, in bytes"
     )
+    max_answer_elements: int = option_field(
+        30_000_000,
+        "maximum number of elements of an answer; each takes some twenty bytes",
+    )
     max_body: int = option_field(
         16_000_000, "maximum length of a request's body, in bytes"
     )
@@ -116,6 +123,7 @@ class ServeSettings:
             max_queue_rows=1,
             max_request_rows=1,
             max_request_text=1,
+            max_answer_elements=1,
             max_body=1,
             timeout=0.001,
             poll_seconds=0.01,

@@ -195,7 +195,7 @@ def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
         "dtype_policy": dtype_policy,
         "devices": devices,
         "steps": steps,
-        "cores": os.cpu_count(),
+        "cores": hardware.cores(),
         "environment": {
             name: value
             for name, value in sorted(os.environ.items())
