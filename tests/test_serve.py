@@ -330,6 +330,34 @@ def test_a_request_that_is_too_large_is_refused_at_once(exported, monkeypatch):
     with_version(exported, engine, use, **limits)
 
 
+def test_a_large_answer_is_refused_before_it_is_computed(exported):
+    engine = FakeEngine()
+
+    async def use(version):
+        outputs = version.signatures["explain"].outputs
+        sizes = [d.size for d in outputs["attention"].tensor_shape.dim]
+        assert sizes[0] == sizes[3] == sizes[4] == -1
+        layers, heads = sizes[1:3]
+        source, target = 91, 91 + 50  # with its end; extra_length is 50
+        attention = layers * heads * source * target
+        pieces = 2 * target  # of both sides, as if both were as long
+        others = 4  # the translation, its score, two booleans
+        most = 2 * (attention + pieces + others)
+        version._settings = ServeSettings(max_answer_elements=most)
+        await version.predict("explain", texts("9" * 90, "a"))
+        assert engine.batches
+        version._settings = ServeSettings(max_answer_elements=most - 1)
+        engine.batches.clear()
+        message = rf"{most - 1:,} elements.*may have {most:,}"
+        with pytest.raises(ServingError, match=message) as caught:
+            await version.predict("explain", texts("9" * 90, "a"))
+        assert caught.value.http_status == 400
+        assert not engine.batches
+        await version.predict("serving_default", texts("9" * 9000))
+
+    with_version(exported, engine, use)
+
+
 def test_a_few_bytes_do_not_become_a_large_array():
     proto = tf.make_tensor_proto(["a", "a"])
     assert grpc_services._array(proto, 2).tolist() == [b"a", b"a"]
