@@ -510,6 +510,34 @@ def test_a_damaged_export_is_named(exported, tmp_path):
     assert subprocess.run(check, cwd=copy, check=False).returncode == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "",
+        lambda text: text + "\n",
+        lambda text: text.replace("  ", " *"),  # of `sha256sum --binary`
+        lambda text: text.upper(),
+        lambda text: "".join(
+            line
+            for line in text.splitlines(keepends=True)
+            if "variables.data" not in line
+        ),
+        lambda text: text[:-9],
+    ],
+)
+def test_checksums_that_do_not_cover_an_export_are_named(
+    exported, tmp_path, change
+):
+    copy = tmp_path / "1"
+    shutil.copytree(exported, copy)
+    (copy / "evaluations.jsonl").write_text("{}\n")  # which `evaluate` adds
+    (copy / "mine.txt").touch()
+    SavedTranslator(copy)
+    (copy / SUMS).write_text(change((copy / SUMS).read_text()))
+    with pytest.raises(ValueError, match=rf"{SUMS} must have|is not what was"):
+        SavedTranslator(copy)
+
+
 def test_an_export_of_another_format_is_named(exported, tmp_path):
     copy = tmp_path / "1"
     shutil.copytree(exported, copy)

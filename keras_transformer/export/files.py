@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 METADATA = "keras_transformer.json"
 FORMAT = 2  # of the metadata and the signatures
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
+SUM = re.compile(r"(?m)^([0-9a-f]{64})  (.+)$")
 
 
 def write_sums(folder: str | os.PathLike) -> None:
@@ -54,7 +56,7 @@ def check_intact(path: str | os.PathLike):
     """Compares the files of an export with its checksums.
 
     Raises:
-        ValueError: if a file is damaged or missing.
+        ValueError: if a file is damaged or missing, or has no checksum.
     """
     path = pathlib.Path(path)
     if not (path / SUMS).exists():
@@ -63,14 +65,33 @@ def check_intact(path: str | os.PathLike):
             "which has none: it is still being copied, or was not written by "
             "`keras-transformer export`."
         )
-    for line in (path / SUMS).read_text().splitlines():
-        expected, name = line.split("  ", 1)
+    found = SUM.findall((path / SUMS).read_text("utf-8", "replace"))
+    sums = {name: expected for expected, name in found}
+    written = "".join(
+        f"{expected}  {name}\n" for name, expected in sums.items()
+    )
+    missing = sorted(_read_by_tensorflow(path) - sums.keys())
+    if missing or (path / SUMS).read_text("utf-8", "replace") != written:
+        reason = f"{missing[0]} is not in it" if missing else "other lines"
+        raise ValueError(
+            f"{SUMS} must have a line of checksum and name for each file. "
+            f"Received: {reason}, in {str(path)!r}. Copy the export again."
+        )
+    for name, expected in sums.items():
         file = path / name
         if not file.is_file() or _sha256(file) != expected:
             raise ValueError(
                 f"{str(file)!r} is not what was exported: its SHA-256 is not "
                 f"that of {SUMS}. Copy the export again."
             )
+
+
+def _read_by_tensorflow(path):
+    """Returns the names of an export's files without which nothing is read."""
+    files = [path / "saved_model.pb", path / METADATA]
+    for folder in ("variables", "assets"):
+        files += [p for p in (path / folder).rglob("*") if p.is_file()]
+    return {file.relative_to(path).as_posix() for file in files}
 
 
 def check_readable(path: str | os.PathLike):
