@@ -8,8 +8,22 @@ command. `checked_integer` and `check_argument` are for single arguments.
 import dataclasses
 import numbers
 import operator
+import reprlib
 import typing
 from typing import Any
+
+MOST_QUOTED = 200  # characters of a value that an error repeats
+# What a file holds may be large, or refer to the same list many times over.
+_REPR = reprlib.Repr()
+_REPR.maxlevel = 3
+_REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = _REPR.maxset = 9
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 2 * MOST_QUOTED
+
+
+def shown(value: Any) -> str:
+    """Returns a value as errors quote it: its `repr`, cut at 200 characters."""
+    text = _REPR.repr(value)
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}…"
 
 
 def option_field(default: Any, help: str, **metadata: Any) -> Any:
@@ -78,7 +92,7 @@ def check_field(settings: Any, name: str, holds: bool, expected: str) -> None:
     if not holds:
         raise ValueError(
             f"`{name}` must be {expected}. "
-            f"Received: {name}={getattr(settings, name)!r}"
+            f"Received: {name}={shown(getattr(settings, name))}"
         )
 
 
@@ -91,7 +105,7 @@ def checked_integer(name: str, value: Any, least: int = 1) -> int:
     if not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(
             f"`{name}` must be an integer of at least {least}. "
-            f"Received: {name}={value!r}"
+            f"Received: {name}={shown(value)}"
         )
     return operator.index(value)
 
@@ -105,5 +119,5 @@ def check_argument(name: str, value: Any, type_: type, remedy: str) -> None:
     if not isinstance(value, type_):
         raise ValueError(
             f"`{name}` must be a `{type_.__name__}`. "
-            f"Received: {name}={value!r}. {remedy}"
+            f"Received: {name}={shown(value)}. {remedy}"
         )

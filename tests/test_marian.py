@@ -5,6 +5,7 @@ what it translates lines to. `marian_parity.py` compares larger models.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -369,6 +370,21 @@ def test_a_bad_decoder_file_is_named(original, tmp_path, text, message):
     (folder / "decoder.yml").write_text(text)
     with pytest.raises(ValueError, match=message):
         import_marian(folder, tmp_path / "run")
+
+
+def test_a_value_that_an_error_quotes_is_cut(original, tmp_path):
+    """Ten lines of YAML may stand for a list of billions."""
+    names = "abcdefghi"
+    lines = [f"a: &a [{', '.join(['x'] * 9)}]"]
+    for before, name in itertools.pairwise(names):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]")
+    folder = tmp_path / "en-de"
+    shutil.copytree(original, folder)
+    text = "\n".join([DECODER, *lines, "beam-size: *i", ""])
+    (folder / "decoder.yml").write_text(text)
+    with pytest.raises(ValueError, match=r"beam-size=\[\[\[") as caught:
+        import_marian(folder, tmp_path / "run")
+    assert len(str(caught.value)) < 500
 
 
 def test_what_decoder_yml_leaves_out_is_marians_default(original, tmp_path):

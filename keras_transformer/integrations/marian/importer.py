@@ -31,6 +31,7 @@ from keras_transformer.integrations.marian.weights import (
 from keras_transformer.training.models import write_trained
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import MODEL_CARD, Run
+from keras_transformer.validation import shown
 
 NEWER_MODEL = "(?i)opus-?mt-tc|opustc"
 ACTIVATIONS = {
@@ -191,7 +192,7 @@ def _activation(name):
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(
             f"The activation must be one of {', '.join(ACTIVATIONS)}. "
-            f"Received: {name!r}"
+            f"Received: {shown(name)}"
         )
     return ACTIVATIONS[name]
 

@@ -13,6 +13,7 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.integrations.marian.search import number, search_settings
 from keras_transformer.integrations.marian.torch_file import read_torch_file
 from keras_transformer.integrations.marian.vocabulary import SpecialIds, is_text
+from keras_transformer.validation import shown
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Layer normalisation needs it, and the config of neither program names it.
@@ -115,7 +116,8 @@ def read(folder: pathlib.Path) -> Checkpoint:
     if config.get("model_type") != "marian":
         raise ValueError(
             "Only Marian models can be imported. Received: model_type="
-            f"{config.get('model_type')!r} in {str(folder / 'config.json')!r}."
+            f"{shown(config.get('model_type'))} in "
+            f"{str(folder / 'config.json')!r}."
         )
     # transformers reads the search from the second file alone, if there is one.
     generation = _json(folder / "generation_config.json", {})
@@ -200,7 +202,7 @@ def _shape(config):
         if config.get(name):
             raise ValueError(
                 f"A Marian model has no such normalisation. Received: {name}="
-                f"{config[name]!r}"
+                f"{shown(config[name])}"
             )
     depths = value("encoder_layers"), value("decoder_layers")
     is_even = depths[0] == depths[1]

@@ -26,6 +26,7 @@ from keras_transformer.integrations.marian.weights import (
     SOURCE_TABLE,
     TARGET_TABLE,
 )
+from keras_transformer.validation import shown
 
 DECODER = "decoder.yml"
 CONFIG = "special:model.yml"  # a member of the archive
@@ -79,7 +80,7 @@ def read(folder: pathlib.Path) -> Checkpoint:
     if number(decoder, "word-penalty", 0):
         raise ValueError(
             "Our search has no penalty of words. Received: word-penalty="
-            f"{decoder['word-penalty']!r} in {str(folder / DECODER)!r}."
+            f"{shown(decoder['word-penalty'])} in {str(folder / DECODER)!r}."
         )
     arrays = _arrays(folder / model)
     config = _yaml(arrays.pop(CONFIG, np.zeros(0, "int8")).tobytes(), CONFIG)
@@ -160,7 +161,7 @@ def _check(config):
         if config.get(name, expected) != expected:
             raise ValueError(
                 f"Marian's option {name} must be {expected!r}. Received: "
-                f"{config[name]!r}"
+                f"{shown(config[name])}"
             )
     if "n" in str(config.get("transformer-postprocess-emb", "d")):
         raise ValueError("Marian's embeddings may not be normalised.")
@@ -168,7 +169,7 @@ def _check(config):
     if activation not in ACTIVATIONS:
         raise ValueError(
             "Marian's option transformer-ffn-activation must be one of "
-            f"{', '.join(ACTIVATIONS)}. Received: {activation!r}"
+            f"{', '.join(ACTIVATIONS)}. Received: {shown(activation)}"
         )
     for name in (
         "enc-depth",
@@ -180,7 +181,7 @@ def _check(config):
         if not isinstance(config.get(name), int):
             raise ValueError(
                 f"Marian's option {name} must be a number. Received: "
-                f"{config.get(name)!r}"
+                f"{shown(config.get(name))}"
             )
 
 
@@ -196,7 +197,7 @@ def _renamed(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
     )
     suffix = _suffix(found[3], found[4]) if found else None
     if not found or not suffix:
-        raise ValueError(f"A Marian model has no such weight: {name!r}.")
+        raise ValueError(f"A Marian model has no such weight: {shown(name)}.")
     layer = f"model.{found[1]}.layers.{int(found[2]) - 1}"
     is_matrix = re.fullmatch(r"W.", found[4])
     return f"{layer}.{suffix}", value.T if is_matrix else value.reshape(-1)

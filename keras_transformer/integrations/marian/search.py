@@ -7,6 +7,7 @@ from typing import Any
 from keras_transformer.data.sentencepiece_file import is_line_break
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.integrations.marian.vocabulary import SpecialIds
+from keras_transformer.validation import shown
 
 EARLY_STOPPING = {False: "heuristic", True: "filled", "never": "never"}
 # Settings of transformers that our search does not have, and the values that
@@ -38,7 +39,7 @@ def number(values: Mapping[str, Any], name: str, default: float) -> float:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(
-            f"`{name}` must be a number. Received: {name}={value!r}"
+            f"`{name}` must be a number. Received: {name}={shown(value)}"
         )
     return value
 
@@ -70,7 +71,7 @@ def search_settings(
     if early_stopping not in (False, True, "never"):
         raise ValueError(
             "`early_stopping` must be true, false or 'never'. Received: "
-            f"early_stopping={early_stopping!r}"
+            f"early_stopping={shown(early_stopping)}"
         )
     alpha = float(number(generation, "length_penalty", 1.0))
     if not alpha >= 0:
@@ -106,7 +107,7 @@ def _barred(generation):
     ):
         raise ValueError(
             "`bad_words_ids` must be a list of lists of ids. Received: "
-            f"bad_words_ids={barred!r}"
+            f"bad_words_ids={shown(barred)}"
         )
     return barred
 
@@ -128,7 +129,9 @@ def _warn(generation, barred, pieces, special):
     if others:
         found["bad_words_ids"] = others[:3]
     if found:
-        names = ", ".join(f"{name}={value!r}" for name, value in found.items())
+        names = ", ".join(
+            f"{name}={shown(value)}" for name, value in found.items()
+        )
         warnings.warn(
             f"Our search does not have all settings of the model: {names}. "
             "Translations may differ from those of transformers.",
