@@ -72,16 +72,15 @@ def typographic_quotes(
     return source.translate(TYPOGRAPHIC), target
 
 
-KINDS: dict[str, Noise] = {
-    function.__name__: function
-    for function in (
-        upper_case,
-        title_case,
-        no_final_punctuation,
-        stray_spaces,
-        typographic_quotes,
-    )
+# Capitals need the most examples: nearly all of their word pieces are others.
+SHARES: dict[Noise, float] = {
+    upper_case: 0.5,
+    title_case: 0.2,
+    no_final_punctuation: 0.1,
+    stray_spaces: 0.1,
+    typographic_quotes: 0.1,
 }
+KINDS: dict[str, Noise] = {kind.__name__: kind for kind in SHARES}
 
 
 def noisy_copies(
@@ -102,7 +101,8 @@ def noisy_copies(
     copies, counts = [], Counter[str]()
     for row in np.flatnonzero(rng.random(len(pairs)) < share):
         source, target = pairs[int(row)]
-        for kind in rng.permutation(list(KINDS)):
+        shares = list(SHARES.values())
+        for kind in rng.choice(list(KINDS), len(KINDS), False, shares):
             copy = KINDS[kind](source, target, rng)
             if copy[0] != source.rstrip():
                 copies.append(copy)
