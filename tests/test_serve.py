@@ -1,19 +1,22 @@
 """Tests of parts of the server: config files, batches by length."""
 
 import asyncio
+import json
 import re
 import socket
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from serve_fakes import FakeRegistry
 from serving import make_certificate
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from keras_transformer.cli.main import main
 from keras_transformer.integrations.ray import RaySettings
 from keras_transformer.serve import engine as engine_module
-from keras_transformer.serve import grpc_services, server, worker
+from keras_transformer.serve import grpc_services, rest, server, worker
 from keras_transformer.serve import served_model as served_model_module
 from keras_transformer.serve.batching import MOST_PATIENCE, QueuedRows, RowQueue
 from keras_transformer.serve.errors import ProcessEndedError, ServingError
@@ -425,6 +428,94 @@ def test_pages_of_other_sites_may_send_a_token(exported):
     for refused in (ask("OPTIONS", path), ask("GET", "/metrics", cors=True)):
         assert refused[0] == 401
         assert allowed not in refused[1]
+
+
+def ask_application(method, path, body=b"", models=None, **headers):
+    """Returns status and body of the answer of an `Application`."""
+    requests = [{"type": "http.request", "body": body}]
+    sent = []
+
+    async def receive():
+        if requests:
+            return requests.pop()
+        await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    async def use():
+        options = ServeSettings(access_log=False, timeout=5)
+        registry = models or ModelRegistry(list, None, 1.0)
+        serve = Application(registry, options, Metrics())
+        scope = {"type": "http", "method": method, "raw_path": path.encode()}
+        named = {n.replace("_", "-"): value for n, value in headers.items()}
+        scope["headers"] = [(n.encode(), v.encode()) for n, v in named.items()]
+        await serve(scope, receive, send)
+
+    asyncio.run(use())
+    assert [m.get("more_body") for m in sent[1:-1]] == [True] * (len(sent) - 2)
+    assert not sent[-1].get("more_body")
+    return sent[0]["status"], b"".join(m["body"] for m in sent[1:])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "encoding", "body", "status"),
+    [
+        ("GET", "/healthz", "gzip", b"", 200),
+        ("HEAD", "/healthz", "", b"", 200),
+        ("POST", "/healthz", "", b"", 405),
+        ("DELETE", "/metrics", "", b"", 405),
+        ("POST", "/v1/models/demo:predict", "br", b"x", 415),
+        ("POST", "/v1/models/demo:predict", "gzip, gzip", b"x", 415),
+        ("POST", "/v1/models/demo:predict", "identity", b"x", 400),
+        ("POST", "/v1/models/demo:predict", "gzip", b"x", 400),
+    ],
+)
+def test_encodings_and_methods(method, path, encoding, body, status):
+    found, _ = ask_application(method, path, body, content_encoding=encoding)
+    assert found == status
+
+
+def test_a_large_answer_is_sent_in_pieces():
+    body = b'{"signature_name": "explain", "instances": %s}'
+    lines = json.dumps(["word"] * 3000).encode()
+    status, answer = ask_application(
+        "POST", "/v1/models/demo:predict", body % lines, FakeRegistry()
+    )
+    assert status == 200
+    rows = json.loads(answer)["predictions"]
+    assert [row["translation"] for row in rows] == ["WORD"] * 3000
+
+
+def test_an_answer_that_takes_too_long_is_cut_off(monkeypatch):
+    def endless(*_):
+        while True:
+            time.sleep(0.01)
+            yield b"x"
+
+    monkeypatch.setattr(rest, "write_predictions", endless)
+    monkeypatch.setattr(rest, "MOST_TO_WRITE_AT_ONCE", 0)
+    sent = []
+    requests = [{"type": "http.request", "body": b'{"instances": ["a"]}'}]
+
+    async def receive():
+        if requests:
+            return requests.pop()
+        await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    async def use():
+        options = ServeSettings(access_log=False, timeout=0.3)
+        serve = Application(FakeRegistry(), options, Metrics())
+        scope = {"type": "http", "method": "POST", "headers": []}
+        path = b"/v1/models/demo:predict"
+        await serve({**scope, "raw_path": path}, receive, send)
+
+    asyncio.run(use())
+    assert len(sent) > 3
+    assert sent[-1]["more_body"]  # so that uvicorn closes the connection
 
 
 def test_a_body_that_has_not_arrived_when_the_server_ends():

@@ -17,7 +17,7 @@ from typing import Any
 
 from keras_transformer.serve import rest, web_page
 from keras_transformer.serve.access import is_bearer
-from keras_transformer.serve.errors import ServingError, invalid
+from keras_transformer.serve.errors import ServingError, invalid, quoted
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_registry import ModelRegistry
 from keras_transformer.serve.rest import Answer
@@ -117,6 +117,12 @@ class Application:
                 self.settings.timeout,
                 headers.get("origin", ""),
             )
+        if name in PROBES and method not in ("GET", "HEAD"):
+            raise ServingError(
+                "UNIMPLEMENTED",
+                f"{name} takes GET and HEAD. Received: {quoted(method)}.",
+                http_status=405,
+            )
         if name == "/healthz":
             return Answer(200, TEXT, b"alive\n")
         if name == "/readyz":
@@ -159,9 +165,9 @@ class Application:
                 "UNAVAILABLE",
                 "The server ends before the request's body has arrived.",
             ) from None
-        if headers.get("content-encoding", "").lower() == "gzip":
-            return _decompressed(body, limit)
-        return bytes(body)
+        if not body:
+            return b""
+        return _decoded(headers.get("content-encoding", ""), body, limit)
 
     def _check_token(self, method, path, headers):
         if self.token is None or path.partition("?")[0] in OPEN_PATHS:
@@ -283,6 +289,25 @@ async def _unless_gone(coroutine, receive):
 async def _disconnected(receive):
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _decoded(encoding, body, limit):
+    """Returns the content of a body, unless it is too large.
+
+    Args:
+        encoding: value of the header `Content-Encoding`, "" without one.
+    """
+    encoding = encoding.strip().lower()
+    if encoding == "gzip":
+        return _decompressed(body, limit)
+    if encoding not in ("", "identity"):
+        raise ServingError(
+            "UNIMPLEMENTED",
+            "The encoding of a body is gzip or identity. Received: "
+            f"{quoted(encoding)}.",
+            http_status=415,
+        )
+    return bytes(body)
 
 
 def _decompressed(body, limit):
