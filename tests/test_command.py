@@ -209,6 +209,7 @@ WRONG_OPTIONS = [
     ("no such tokenizer", ["--bleu-tokenizer", "13b"], "bleu_tokenizer='13b'"),
     ("a smoothing of 1.5", ["--label-smoothing", "1.5"], "label_smoothing=1"),
     ("no learning", ["--learning-rate-scale", "0"], r"learning_rate_scale=0"),
+    ("endless norm", ["--global-clipnorm", "inf"], r"global_clipnorm=inf"),
     ("a rate of inf", ["--learning-rate-scale", "inf"], r"scale=inf"),
     ("a negative seed", ["--seed", "-1"], "seed=-1"),
     ("no steps", ["--steps", "0"], "steps=0"),

@@ -96,6 +96,17 @@ def test_a_run_of_another_format_is_refused(copied):
         open_run(copied.folder)
 
 
+@pytest.mark.parametrize("part", ["transformer", "recipe", "search"])
+def test_a_field_of_a_newer_version_is_named(copied, part):
+    path = copied.folder / "run.json"
+    record = json.loads(path.read_text())
+    record[part]["new_thing"] = 1
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"new_thing") as caught:
+        open_run(copied.folder)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_run_folder_has_all_its_files(run):
     metadata = json.loads((run.folder / "run.json").read_text())
     assert metadata["transformer"]["d_model"] == 22
@@ -188,6 +199,19 @@ def test_patience_ends_a_run(copied, capsys):
     train(run, verbose=0)
     out = capsys.readouterr().out
     assert "no better BLEU in 2 validations. To train on, start a new" in out
+
+
+def test_validations_without_any_bleu_do_not_end_a_run(copied, monkeypatch):
+    """A run hardly begun has no right word for a while."""
+    monkeypatch.setattr(callbacks, "translate_lines", lambda *_, **__: [])
+    monkeypatch.setattr(callbacks.evaluation, "score", lambda *_: {"bleu": 0.0})
+    recipe = dataclasses.replace(
+        copied.recipe, patience=1, steps=12, validate_every=2
+    )
+    run = dataclasses.replace(copied, recipe=recipe)
+    shutil.rmtree(run.checkpoints)
+    train(run, verbose=0)
+    assert max(dict(checkpoints.steps(run.checkpoints))) == 12
 
 
 def test_checkpoints_of_another_run_are_refused(copied):

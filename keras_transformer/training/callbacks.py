@@ -208,7 +208,7 @@ class Checkpoint(keras.callbacks.Callback):
         counts = step % self.run.recipe.validate_every == 0
         if counts and logs["val_bleu"] > self.best.val_bleu:
             self.best = Best(step, logs["val_bleu"])
-        elif counts:
+        elif counts and self.best.val_bleu > 0:  # else it has hardly begun
             self.best = dataclasses.replace(
                 self.best, waited=self.best.waited + 1
             )

@@ -99,7 +99,9 @@ class Recipe(CorpusSettings):
         metavar="MINUTES",
     )
     patience: int | None = option_field(
-        None, "stop after N validations without a better BLEU"
+        None,
+        "stop after N validations without a better BLEU; those before the "
+        "first above 0 do not count",
     )
     keep_checkpoints: int = option_field(
         5,
@@ -159,7 +161,8 @@ class Recipe(CorpusSettings):
                 )
         for name in ("global_clipnorm", "patience", "save_every_minutes"):
             value = getattr(self, name)
-            check_field(self, name, value is None or value > 0, "positive")
+            holds = value is None or 0 < value < math.inf
+            check_field(self, name, holds, "positive and finite")
         check_at_least(
             self,
             lora_rank=1,

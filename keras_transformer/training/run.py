@@ -150,15 +150,22 @@ def open_run(folder: str | os.PathLike) -> Run:
                 f"the run was trained with: expected SHA-256 {expected[:12]}…, "
                 f"received {found[:12]}…. Put the original back."
             )
-    return Run(
-        folder,
-        TransformerConfig.from_dict(record["transformer"]),
-        Recipe(**record["recipe"]),
-        Tokenizer(models[0]),
-        Tokenizer(models[1]),
-        record["training_data"],
-        SearchSettings(**record["search"]),
-    )
+    try:
+        return Run(
+            folder,
+            TransformerConfig.from_dict(record["transformer"]),
+            Recipe(**record["recipe"]),
+            Tokenizer(models[0]),
+            Tokenizer(models[1]),
+            record["training_data"],
+            SearchSettings(**record["search"]),
+        )
+    except (TypeError, KeyError) as error:  # a field that is not known here
+        raise ValueError(
+            f"{str(folder / 'run.json')!r} cannot be read: {error}. It was "
+            f"written by version {record.get('keras_transformer')}; install "
+            "that one."
+        ) from error
 
 
 def write_run(run: Run, folder: pathlib.Path):
