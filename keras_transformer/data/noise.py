@@ -1,7 +1,7 @@
 """Noisy copies of sentence pairs, so that a model sees text as people type it.
 
-A model that has never read capitals or a sentence without its full stop
-invents translations of them.
+A model that has never read a sentence without its full stop, or in capitals,
+invents translations of it.
 """
 
 import itertools
@@ -72,15 +72,16 @@ def typographic_quotes(
     return source.translate(TYPOGRAPHIC), target
 
 
-# Capitals need the most examples: nearly all of their word pieces are others.
-SHARES: dict[Noise, float] = {
-    upper_case: 0.5,
-    title_case: 0.2,
-    no_final_punctuation: 0.1,
-    stray_spaces: 0.1,
-    typographic_quotes: 0.1,
+KINDS: dict[str, Noise] = {
+    function.__name__: function
+    for function in (
+        upper_case,
+        title_case,
+        no_final_punctuation,
+        stray_spaces,
+        typographic_quotes,
+    )
 }
-KINDS: dict[str, Noise] = {kind.__name__: kind for kind in SHARES}
 
 
 def noisy_copies(
@@ -101,8 +102,7 @@ def noisy_copies(
     copies, counts = [], Counter[str]()
     for row in np.flatnonzero(rng.random(len(pairs)) < share):
         source, target = pairs[int(row)]
-        shares = list(SHARES.values())
-        for kind in rng.choice(list(KINDS), len(KINDS), False, shares):
+        for kind in rng.permutation(list(KINDS)):
             copy = KINDS[kind](source, target, rng)
             if copy[0] != source.rstrip():
                 copies.append(copy)

@@ -66,6 +66,11 @@ class Block:
         """Tells blocks apart and orders them."""
         return self.corpus, self.number
 
+    @property
+    def originals(self) -> int:
+        """The number of pairs before their noisy copies."""
+        return len(self.pairs) - sum(self.noise.values())
+
 
 def read_blocks(
     corpus: int, stream: PairStream, settings: Preparation
@@ -234,7 +239,7 @@ def make_shard(
     record = write_shard(folder, name, pairs, vocab_size)
     copies = {kind: block.noise.get(kind, 0) for kind in KINDS_OF_NOISE}
     record |= {
-        "pairs_read": (len(block.pairs) + block.damaged - sum(copies.values())),
+        "pairs_read": block.originals + block.damaged,
         "noise": copies,
         "left_out": left_out,
     }

@@ -42,7 +42,7 @@ def learn_vocabularies(
 
 
 class ReservoirSample:
-    """Draws pairs from a stream of blocks.
+    """Draws pairs from a stream of blocks, but none of their noisy copies.
 
     Args:
         size: number of pairs.
@@ -59,7 +59,7 @@ class ReservoirSample:
         """Adds some pairs of a block to those that are drawn from."""
         keys = sampling_keys(block, self.seed, self.distinct)
         for row in rows:
-            if keys[row] < self._limit:
+            if row < block.originals and keys[row] < self._limit:
                 place = *block.key, row
                 drawn = int(keys[row]), place, block.pairs[row]
                 self._drawn.append(drawn)

@@ -45,6 +45,9 @@ class SearchSettings:
             32.
         allow_unknown: whether the unknown piece, which has no text, may be
             generated. Defaults to False.
+        recase_capitals: whether text in capitals, of two words or more, is
+            translated as a sentence, and its translation written in capitals.
+            Defaults to True.
         replace_punctuation: whether full-width and some typographic punctuation
             of sources becomes ASCII, see `replace_punctuation`. Defaults to
             False.
@@ -79,6 +82,12 @@ class SearchSettings:
     max_length: int | None = None
     max_beam_size: int = 32
     allow_unknown: bool = False
+    recase_capitals: bool = option_field(
+        True,
+        "give text in capitals to the model as it is (default: as a sentence, "
+        "and its translation is written in capitals)",
+        option="keep-capitals",
+    )
     replace_punctuation: bool = option_field(
         False,
         "replace Unicode punctuation of sources by ASCII, and remove what does "

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer, as_strings
 from keras_transformer.ids import END, PAD
+from keras_transformer.inference.capitals import as_sentence, is_in_capitals
 from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.graph_weights import inference_weights
@@ -28,7 +29,8 @@ class Translator:
     There is one output for each input. A string in which a reader sees nothing,
     of white space or invisible characters, gives an empty string and score 0
     without a search. A source of more than `max_source_length` word pieces is
-    cut, and `truncated` is True. The output is always valid UTF-8.
+    cut, and `truncated` is True. Text in capitals is translated as a sentence,
+    and its translation is in capitals. The output is always valid UTF-8.
 
     Example:
 
@@ -155,7 +157,7 @@ class Translator:
         beam_size, alpha, max_length = _checked(
             self.settings, beam_size, alpha, max_length
         )
-        text = as_strings(text)
+        text, capitals = self._recased(as_strings(text))
         pieces, truncated = self._source(text)
         is_full = ~self._is_blank(text, pieces)
         rows = tf.where(is_full)  # [n, 1]
@@ -171,10 +173,11 @@ class Translator:
         )
         shape = tf.stack([tf.shape(text)[0], beam_size])
         hypotheses = tf.reshape(hypotheses, [count, beam_size])
+        translation = tf.tensor_scatter_nd_update(
+            tf.fill(shape, ""), rows, hypotheses
+        )
         return {
-            "translation": tf.tensor_scatter_nd_update(
-                tf.fill(shape, ""), rows, hypotheses
-            ),
+            "translation": _in_capitals(translation, capitals[:, None]),
             "score": tf.tensor_scatter_nd_update(
                 tf.zeros(shape), rows, scores[:count]
             ),
@@ -235,7 +238,7 @@ class Translator:
             which add up to 1. For a blank string the pieces are empty and the
             weights 0.
         """
-        text = as_strings(text)
+        text, capitals = self._recased(as_strings(text))
         source, truncated = self._source(text)
         blank = self._is_blank(text, source)
         source = _at_least_one_row(source).to_tensor(PAD)
@@ -245,8 +248,10 @@ class Translator:
         )
         score = tf.where(blank, 0.0, scores[: tf.size(blank), 0])
         incomplete = self._is_incomplete(source, ids, self.max_length)
+        found = self._with_attention(source, ids[:, 0], blank)
         return {
-            **self._with_attention(source, ids[:, 0], blank),
+            **found,
+            "translation": _in_capitals(found["translation"], capitals),
             "score": score,
             "truncated": truncated & ~blank,
             "incomplete": incomplete[: tf.size(blank), 0] & ~blank,
@@ -346,6 +351,14 @@ class Translator:
             ),
         }
 
+    def _recased(self, text):
+        """Returns strings, those in capitals as sentences, and which these
+        are."""
+        if not self.settings.recase_capitals:
+            return text, tf.zeros_like(text, tf.bool)
+        capitals = is_in_capitals(text)
+        return tf.where(capitals, as_sentence(text), text), capitals
+
     def _source(self, text):
         if self.settings.replace_punctuation:
             text = replace_punctuation(text)
@@ -371,6 +384,12 @@ def best_of(found: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     several = "translation", "score", "incomplete"
     first = {name: found[name][:, 0] for name in several}
     return {**found, **first}
+
+
+def _in_capitals(translation, capitals):
+    """Returns strings, some of them in capitals."""
+    upper = tf.strings.upper(translation, "utf-8")
+    return tf.where(capitals, upper, translation)
 
 
 def _at_least_one_row(pieces):

@@ -89,6 +89,10 @@ def import_marian(
     reader = npz_file if npz_file.is_original(files) else model_files
     try:
         checkpoint = reader.read(files)
+        search = dataclasses.replace(
+            checkpoint.search, recase_capitals=clean_sources
+        )
+        checkpoint = dataclasses.replace(checkpoint, search=search)
         if clean_sources:
             checkpoint = _with_cleaning(checkpoint, source, files)
         with folder_aside(folder) as aside:
