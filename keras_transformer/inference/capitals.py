@@ -34,5 +34,6 @@ def as_sentence(text: tf.Tensor) -> tf.Tensor:
     """
     text = tf.strings.lower(text, "utf-8")
     first = tf.strings.substr(text, 0, 1, "UTF8_CHAR")
-    rest = tf.strings.substr(text, 1, tf.int32.max, "UTF8_CHAR")
-    return tf.strings.upper(first, "utf-8") + rest
+    length = tf.strings.length(text, "UTF8_CHAR")  # 0 for an empty string
+    rest = tf.strings.substr(text, tf.minimum(length, 1), length, "UTF8_CHAR")
+    return tf.strings.join([tf.strings.upper(first, "utf-8"), rest])
