@@ -17,6 +17,12 @@ PAIR = ('He said: "It\'s late."', "Er sagte: „Es ist spät.“")
     ("kind", "pair", "source", "target"),
     [
         ("upper_case", ("a ß.", "ein ß."), "A SS.", "EIN SS."),
+        (
+            "lower_case",
+            ("Max met Li.", "Max traf Li."),
+            "Max met li.",
+            "Max traf Li.",
+        ),
         ("title_case", ("it's a well-lit room", "das"), None, "Das"),
         ("no_final_punctuation", ("One?! ", "Eins."), "One?!"[:-2], "Eins"),
         ("no_final_punctuation", ("One…", "Eins"), "One", "Eins"),
@@ -48,12 +54,14 @@ def test_a_pair_that_nothing_changes_has_no_copy():
 
 
 def test_all_kinds_come_in_equal_shares():
-    pairs = [('"It\'s late", he said.', "„Es ist spät“, sagte er.")] * 5000
+    pairs = [
+        ('"It\'s late", he told Li.', "„Es ist spät“, sagte er Li.")
+    ] * 5000
     copies, counts = noisy_copies(pairs, 0.4, [3])
     assert len(copies) == counts.total()
     assert abs(counts.total() - 2000) < 150
     assert counts.keys() == KINDS.keys()
-    assert all(abs(count - 400) < 80 for count in counts.values())
+    assert all(abs(count - 333) < 80 for count in counts.values())
 
 
 def test_copies_are_added_and_nothing_is_lost(tmp_path):

@@ -27,6 +27,12 @@ def upper_case(source: str, target: str, rng: np.random.Generator) -> Pair:
     return source.upper(), target.upper()
 
 
+def lower_case(source: str, target: str, rng: np.random.Generator) -> Pair:
+    """Returns the source in small letters but for its start, which is also how
+    an export reads text in capitals."""
+    return source[:1] + source[1:].lower(), target
+
+
 def title_case(source: str, target: str, rng: np.random.Generator) -> Pair:
     """Returns both sides with a capital at the start of each word."""
 
@@ -76,6 +82,7 @@ KINDS: dict[str, Noise] = {
     function.__name__: function
     for function in (
         upper_case,
+        lower_case,
         title_case,
         no_final_punctuation,
         stray_spaces,

@@ -96,7 +96,7 @@ class Preparation(CorpusSettings):
     noise: float = option_field(
         0.0,
         "add noisy copies of this share of the pairs, each with one of: upper "
-        "case, title case, no final punctuation, stray spaces, other quotation "
+        "case, lower case, title case, no final punctuation, stray spaces, other quotation "
         "marks",
     )
     vocabulary_pairs: int = option_field(
