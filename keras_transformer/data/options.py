@@ -96,8 +96,8 @@ class Preparation(CorpusSettings):
     noise: float = option_field(
         0.0,
         "add noisy copies of this share of the pairs, each with one of: upper "
-        "case, lower case, title case, no final punctuation, stray spaces, other quotation "
-        "marks",
+        "case, lower case, title case, no final punctuation, stray spaces, "
+        "other quotation marks",
     )
     vocabulary_pairs: int = option_field(
         200_000, "pairs that the vocabulary is learned from, drawn by the seed"
