@@ -171,7 +171,7 @@ def clean_all(texts: Iterable[str], rule: str) -> Iterator[str]:
 
 @functools.cache
 def normalizer_of(rule: str) -> sentencepiece.SentencePieceNormalizer:
-    """Compiles a rule, which takes a second."""
+    """Compiles a rule, which takes half a second."""
     sentencepiece.set_min_log_level(2)
 
     def hexadecimal(text):
@@ -205,7 +205,8 @@ def replacements(rule: str) -> dict[str, str]:
     found = {}
     for code in range(0x110000):
         character = chr(code)
-        if 0xD800 <= code < 0xE000:  # surrogates, which are no text
+        # Most characters have no parts, and surrogates are no text.
+        if unicodedata.is_normalized("NFKD", character):
             continue
         normal = unicodedata.normalize(form, character)
         if normal != character:
