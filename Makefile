@@ -67,7 +67,7 @@ test-page: .venv/page $(MODEL)  ## the server's page, in a browser
 	    tests/page_checks.py
 
 test-serve: .venv/dev  ## the server as a process, under load
-	$(BIN)/python -m pytest tests/serve_checks.py
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/serve_checks.py
 
 # The same checks, computed by replicas of Ray Serve, and those of Ray alone.
 test-ray: .venv/ray  ## the server on Ray, under load; five minutes
