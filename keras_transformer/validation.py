@@ -13,7 +13,7 @@ import typing
 from typing import Any
 
 MOST_QUOTED = 200  # characters of a value that an error repeats
-# What a file holds may be large, or refer to the same list many times over.
+# A value of a file may be large, or refer to the same list many times over.
 _REPR = reprlib.Repr()
 _REPR.maxlevel = 3
 _REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = _REPR.maxset = 9

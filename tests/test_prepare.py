@@ -23,7 +23,7 @@ import tensorflow as tf
 from conftest import folder_bytes
 from pyarrow import parquet
 
-from keras_transformer.data import shards, table_files
+from keras_transformer.data import shards, table_files, text_files
 from keras_transformer.data.builtin.dataset import pairs_of_split
 from keras_transformer.data.corpus import load_pairs, open_corpus
 from keras_transformer.data.options import Preparation
@@ -682,6 +682,20 @@ def test_damaged_pairs_are_counted_and_left_out_on_request(
     (record,) = prepared.manifest["corpora"]
     assert record["left_out"]["damaged"] == count
     assert record["pairs_read"] == len(kept) + count
+
+
+def test_a_file_of_damaged_lines_is_looked_at_once_each(tmp_path, monkeypatch):
+    """Not from its start for each of its lines."""
+    opened = []
+    opener = text_files._opener
+    monkeypatch.setattr(
+        text_files, "_opener", lambda path: opened.append(path) or opener(path)
+    )
+    write_pairs(tmp_path, [("one", "eins")] * 1000)
+    (tmp_path / "train.de").write_bytes(b"caf\xe9\n" * 1000)
+    stream = open_corpus(str(tmp_path), "train", "en", "de")
+    assert list(stream.with_damaged()) == [None] * 1000
+    assert len(opened) == 2
 
 
 def test_the_advice_fits_the_damage(tmp_path):

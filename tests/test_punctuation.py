@@ -106,7 +106,7 @@ def transcription(text):
 )
 def test_punctuation_is_replaced_as_by_moses(text):
     (found,) = replace_punctuation(tf.constant([text])).numpy()
-    # What is invisible is removed before, and leaves no space.
+    # Invisible characters are removed before, and leave no space.
     invisible = {chr(c) for c in cleaning._code_points(cleaning.INVISIBLE)}
     visible = "".join(c for c in text if c not in invisible)
     assert found.decode() == transcription(visible)

@@ -430,8 +430,8 @@ def test_pages_of_other_sites_may_send_a_token(exported):
         assert allowed not in refused[1]
 
 
-def ask_application(method, path, body=b"", models=None, **headers):
-    """Returns status and body of the answer of an `Application`."""
+def messages_of(method, path, body, models=None, timeout=5, **headers):
+    """Returns what an `Application` sends."""
     requests = [{"type": "http.request", "body": body}]
     sent = []
 
@@ -444,7 +444,7 @@ def ask_application(method, path, body=b"", models=None, **headers):
         sent.append(message)
 
     async def use():
-        options = ServeSettings(access_log=False, timeout=5)
+        options = ServeSettings(access_log=False, timeout=timeout)
         registry = models or ModelRegistry(list, None, 1.0)
         serve = Application(registry, options, Metrics())
         scope = {"type": "http", "method": method, "raw_path": path.encode()}
@@ -453,6 +453,12 @@ def ask_application(method, path, body=b"", models=None, **headers):
         await serve(scope, receive, send)
 
     asyncio.run(use())
+    return sent
+
+
+def ask_application(*request, **headers):
+    """Returns status and body of the answer of an `Application`."""
+    sent = messages_of(*request, **headers)
     assert [m.get("more_body") for m in sent[1:-1]] == [True] * (len(sent) - 2)
     assert not sent[-1].get("more_body")
     return sent[0]["status"], b"".join(m["body"] for m in sent[1:])
@@ -495,25 +501,8 @@ def test_an_answer_that_takes_too_long_is_cut_off(monkeypatch):
 
     monkeypatch.setattr(rest, "write_predictions", endless)
     monkeypatch.setattr(rest, "MOST_TO_WRITE_AT_ONCE", 0)
-    sent = []
-    requests = [{"type": "http.request", "body": b'{"instances": ["a"]}'}]
-
-    async def receive():
-        if requests:
-            return requests.pop()
-        await asyncio.sleep(60)
-
-    async def send(message):
-        sent.append(message)
-
-    async def use():
-        options = ServeSettings(access_log=False, timeout=0.3)
-        serve = Application(FakeRegistry(), options, Metrics())
-        scope = {"type": "http", "method": "POST", "headers": []}
-        path = b"/v1/models/demo:predict"
-        await serve({**scope, "raw_path": path}, receive, send)
-
-    asyncio.run(use())
+    path, body = "/v1/models/demo:predict", b'{"instances": ["a"]}'
+    sent = messages_of("POST", path, body, FakeRegistry(), timeout=0.3)
     assert len(sent) > 3
     assert sent[-1]["more_body"]  # so that uvicorn closes the connection
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-# What each output of a model says of the lines or sentences that it counts.
+# The meaning of each output, of the lines or sentences that it counts.
 MEANINGS = {
     "truncated": "that were too long for the model, so that their ends are not "
     "translated",

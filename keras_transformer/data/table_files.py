@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keras_transformer.data.text_files import (
     SAMPLE,
-    SKIP_DAMAGED,
     DamagedLineError,
     PairStream,
     decode,
@@ -83,8 +82,8 @@ def _read_tsv(path, columns):
         elif len(cells) != expected:
             yield DamagedLineError(
                 f"Line {number} of {str(path)!r} must have {expected} cells, "
-                f"separated by tabs, as the first line has. Received: "
-                f"{len(cells)}. {SKIP_DAMAGED}"
+                "separated by tabs, as the first line has. Received: "
+                f"{len(cells)}."
             )
         else:
             yield cells[places[0]], cells[places[1]]
@@ -141,7 +140,7 @@ def _quoted_rows(path: pathlib.Path) -> Iterator[Row]:
         except csv.Error as error:
             damaged = DamagedLineError(
                 f"Line {number} of {str(path)!r} has a quoted cell that is "
-                f"damaged: {error}. {SKIP_DAMAGED}"
+                f"damaged: {error}."
             )
             yield from ((number + i, damaged) for i in range(len(read)))
         except DamagedLineError as error:

@@ -23,7 +23,27 @@ SUFFIXES = (".gz", ".xz", ".zst")  # of compressed files
 
 
 class DamagedLineError(ValueError):
-    """A line of a corpus cannot be read, though its file can."""
+    """A line of a corpus cannot be read, though its file can.
+
+    Args:
+        message: names the line.
+        undecoded: file whose line is not UTF-8. It is looked at for a remedy
+            only if the error is shown: of a file, all lines may be damaged.
+    """
+
+    def __init__(
+        self, message: str, undecoded: str | os.PathLike | None = None
+    ):
+        super().__init__(message)
+        self.undecoded = undecoded
+
+    def __str__(self):
+        remedy = f"Mend it. {SKIP_DAMAGED}"
+        if self.undecoded and _has_other_encoding(self.undecoded):
+            remedy = (
+                "Convert the file, for example by `iconv -f latin1 -t utf-8`."
+            )
+        return f"{super().__str__()} {remedy}"
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
@@ -120,14 +140,10 @@ def decode(
     try:
         return line.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        remedy = (
-            "Convert the file, for example by `iconv -f latin1 -t utf-8`."
-            if _has_other_encoding(path)
-            else f"Mend it: other lines are UTF-8. {SKIP_DAMAGED}"
-        )
         raise DamagedLineError(
             f"Line {number} of {str(path)!r} is not UTF-8: {error.reason} at "
-            f"byte {error.start + 1}. {remedy}"
+            f"byte {error.start + 1}.",
+            path,
         ) from error
 
 

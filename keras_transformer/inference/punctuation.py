@@ -105,7 +105,7 @@ LAST_PASSES = {
 }
 
 
-# What `replace-unicode-punctuation.perl` replaces, by what it writes instead.
+# The characters that `replace-unicode-punctuation.perl` replaces, by theirs.
 # It makes a quotation mark of the full-width 1; here that is a 1.
 REPLACED = {
     ",": "，、",
