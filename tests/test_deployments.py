@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from keras_transformer.cli.arguments import parse
+from keras_transformer.cli.options import settings_of
+from keras_transformer.serve.settings import ServeSettings
 
 FOLDER = pathlib.Path(__file__).parents[1] / "examples" / "serving"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -54,6 +56,36 @@ def test_commands_have_options_that_exist(file):
     for given in parsed:
         assert given["path"] == "/models/demo"
         assert given["host"] == "0.0.0.0"
+        # Whoever reaches the server needs a token, or is on this machine.
+        settings = ServeSettings(**settings_of(ServeSettings, given))
+        assert settings.insecure == (file.name == "compose.yaml")
+
+
+def test_ports_without_a_token_are_open_to_this_machine_alone():
+    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+@each_file
+def test_secrets_that_are_used_are_declared(file):
+    documents = list(yaml.safe_load_all(file.read_text()))
+    keys = {
+        document["metadata"]["name"]: document["stringData"]
+        for document in documents
+        if document.get("kind") == "Secret"
+    }
+    for document in documents:
+        for used in dictionaries(document):
+            if "secretName" in used:
+                for item in used.get("items", []):
+                    assert item["key"] in keys[used["secretName"]]
+            if document.get("kind") == "PodMonitor" and "credentials" in used:
+                reference = used["credentials"]
+                assert reference["key"] in keys[reference["name"]]
+    for values in keys.values():
+        tokens = values["tokens"].split()
+        assert values.get("prometheus", tokens[0]) in tokens
 
 
 @each_file

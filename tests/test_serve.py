@@ -18,6 +18,7 @@ from keras_transformer.integrations.ray import RaySettings
 from keras_transformer.serve import engine as engine_module
 from keras_transformer.serve import grpc_services, rest, server, worker
 from keras_transformer.serve import served_model as served_model_module
+from keras_transformer.serve.access import Tokens
 from keras_transformer.serve.batching import MOST_PATIENCE, QueuedRows, RowQueue
 from keras_transformer.serve.errors import ProcessEndedError, ServingError
 from keras_transformer.serve.http_app import Application
@@ -389,8 +390,11 @@ def test_a_version_ends_when_nobody_waits_for_it(exported):
     assert engine.batches == ["stopped"]
 
 
-def test_pages_of_other_sites_may_send_a_token(exported):
-    def ask(method, path, token="secret", **settings):
+def test_pages_of_other_sites_may_send_a_token(exported, tmp_path):
+    (tmp_path / "tokens").write_text("secret")
+    tokens = Tokens(tmp_path / "tokens")
+
+    def ask(method, path, tokens=tokens, **settings):
         """Returns status and headers of an answer."""
         sent = []
         request = [{"type": "http.request"}, {"type": "http.disconnect"}]
@@ -404,7 +408,7 @@ def test_pages_of_other_sites_may_send_a_token(exported):
         async def use(version):
             models = ModelRegistry(list, None, 1.0)
             options = ServeSettings(access_log=False, **settings)
-            serve = Application(models, options, Metrics(), token)
+            serve = Application(models, options, Metrics(), tokens)
             scope = {"type": "http", "method": method}
             scope |= {"raw_path": path.encode(), "headers": []}
             scope["headers"] = [(b"origin", b"https://a.org")]
@@ -611,7 +615,7 @@ def test_errors_of_certificates_name_the_files(tmp_path):
 
 def test_the_error_of_an_unknown_host_has_its_reason():
     with pytest.raises(OSError, match=r"nowhere\.invalid") as caught:
-        start_server(host="nowhere.invalid")
+        start_server(host="nowhere.invalid", insecure=True)
     assert "may be in use" not in str(caught.value)
 
 
@@ -623,6 +627,16 @@ def test_a_body_may_be_larger_than_messages_of_grpc(monkeypatch):
         await made.stop(None)
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "server.org"])
+def test_other_machines_need_a_token(host, tmp_path):
+    with pytest.raises(ValueError, match=r"needs a token.*--insecure"):
+        ServeSettings(host=host)
+    ServeSettings(host=host, insecure=True)
+    ServeSettings(host=host, token_file=str(tmp_path / "tokens"))
+    for local in ("127.0.0.1", "127.0.0.53", "::1", "localhost"):
+        ServeSettings(host=local)
 
 
 def test_addresses_of_ipv6_are_in_brackets(caplog):

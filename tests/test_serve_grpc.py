@@ -1,6 +1,8 @@
 """Tests of the gRPC services, with models in memory."""
 
 import asyncio
+import inspect
+import json
 
 import grpc
 import pytest
@@ -19,10 +21,12 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from keras_transformer.serve.errors import ServingError
 from keras_transformer.serve.grpc_services import (
     ModelService,
     PredictionService,
     Watcher,
+    _array,
 )
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.settings import ServeSettings
@@ -30,9 +34,11 @@ from keras_transformer.serve.settings import ServeSettings
 WRONG = "INVALID_ARGUMENT"
 
 
-def with_server(use, models, metrics=None):
-    """Runs the coroutine function `use` with stubs of both services."""
-    settings = ServeSettings(access_log=False)
+def with_server(use, models, metrics=None, settings=None):
+    """Runs the coroutine function `use` with stubs of both services, and with
+    the channel if it takes three arguments."""
+    settings = settings or ServeSettings(access_log=False)
+    takes_channel = len(inspect.signature(use).parameters) == 3
 
     async def run():
         watcher = Watcher(settings, metrics or Metrics(), None)
@@ -49,6 +55,7 @@ def with_server(use, models, metrics=None):
             await use(
                 prediction_service_pb2_grpc.PredictionServiceStub(channel),
                 model_service_pb2_grpc.ModelServiceStub(channel),
+                *([channel] if takes_channel else []),
             )
         await server.stop(None)
 
@@ -187,3 +194,59 @@ def test_calls_are_counted_by_the_code_that_they_end_with():
     with_server(use, models, metrics)
     codes = "OK", "NOT_FOUND", "UNKNOWN", "CANCELLED"
     assert [count(code) for code in codes] == [1, 1, 1, 1]
+
+
+def test_tensors_are_read_as_tensorflow_reads_them(caplog):
+    """Strings in `tensor_content`, and another number of values than named."""
+    text = "DT_STRING"
+    longest = b"x" * 20_000
+    read = [
+        (text, [2], {"tensor_content": b"\x01\x02abc"}, [b"a", b"bc"]),
+        (text, [2], {"tensor_content": b"\0\0"}, [b"", b""]),
+        (text, [1], {"tensor_content": b"\xa0\x9c\x01" + longest}, [longest]),
+        (text, [2], {"string_val": [b"a", b"b", b"c"]}, [b"a", b"b"]),
+        (text, [3], {"string_val": [b"a", b"b"]}, [b"a", b"b", b"b"]),
+        (text, [2], {}, [b"", b""]),
+        (text, [0], {"string_val": [b"a"]}, []),
+        ("DT_INT32", [2], {"int_val": [1, 2, 3]}, [1, 2]),
+        ("DT_INT32", [2], {"tensor_content": b"\1\0\0\0\2\0\0\0"}, [1, 2]),
+        ("DT_FLOAT", [3], {"float_val": [0.5, 1.5]}, [0.5, 1.5, 1.5]),
+    ]
+    for name, sizes, values, expected in read:
+        proto = tensor_pb2.TensorProto(dtype=getattr(types_pb2, name), **values)
+        for size in sizes:
+            proto.tensor_shape.dim.add(size=size)
+        dtype = tf.as_dtype(proto.dtype)
+        theirs = tf.io.parse_tensor(proto.SerializeToString(), dtype)
+        assert _array(proto, 100).tolist() == theirs.numpy().tolist()
+        assert theirs.numpy().tolist() == expected
+    caplog.clear()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x01\x02abcd", b"\x01\x02ab", b"\x01", b"\x81", b"\xff" * 1_000_000],
+)
+def test_strings_that_do_not_fill_their_content_are_refused(content):
+    proto = tensor_pb2.TensorProto(
+        dtype=types_pb2.DT_STRING, tensor_content=content
+    )
+    proto.tensor_shape.dim.add(size=2)
+    with pytest.raises(ServingError, match="must hold the length of each"):
+        _array(proto, 100)
+
+
+def test_a_message_that_cannot_be_read_leaves_no_traceback(caplog, capsys):
+    method = "/tensorflow.serving.PredictionService/Predict"
+    settings = ServeSettings()
+
+    async def use(prediction, model, channel):
+        call = channel.unary_unary(method)
+        code, details = await error_of(call(b"\xff" * 9000))
+        assert (code, "cannot be read" in details) == (WRONG, True)
+        assert len(details) <= 200
+
+    with_server(use, FakeRegistry(), settings=settings)
+    assert messages_of(caplog) == []
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["status"] == WRONG

@@ -1,39 +1,90 @@
-"""The token that clients send, if a server asks for one: RFC 6750."""
+"""Tokens that clients send, if a server asks for one: RFC 6750."""
 
 import hmac
+import logging
 import os
 import pathlib
 import re
+import time
+
+SECONDS_BETWEEN_LOOKS = 1.0  # at the file of tokens
+logger = logging.getLogger("keras_transformer.serve")
 
 
-def read_token(path: str | os.PathLike | None) -> str | None:
-    """Returns the token of a file, or `None` without a file.
+class Tokens:
+    """The tokens of a file, which is read again when it changes.
+
+    A file that then holds no tokens changes nothing, which the log says once.
+
+    Args:
+        path: file with a token in each line; blank lines are ignored.
 
     Raises:
-        ValueError: if the file is not one line of visible ASCII characters,
-            the only ones that headers can hold.
+        ValueError: if the file holds no tokens.
     """
-    if path is None:
+
+    def __init__(self, path: str | os.PathLike):
+        self._path = path
+        self._state = _state(path)
+        self._tokens = read_tokens(path)
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+
+    def allow(self, authorization: str | bytes) -> bool:
+        """Returns whether the header `Authorization` holds one of the tokens.
+
+        The name of the scheme may be in capitals or not: RFC 9110, section
+        11.1.
+        """
+        self._read_again()
+        if isinstance(authorization, str):
+            authorization = authorization.encode()
+        scheme, _, given = authorization.partition(b" ")
+        same = [
+            hmac.compare_digest(given.strip(b" "), token.encode())
+            for token in self._tokens
+        ]
+        return scheme.lower() == b"bearer" and any(same)
+
+    def _read_again(self):
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        state = _state(self._path)
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self._tokens = read_tokens(self._path)
+            logger.info("The tokens have changed: %s.", self._path)
+        except (OSError, ValueError) as error:
+            logger.error("The tokens stay as they were: %s", error)
+
+
+def _state(path):
+    """Returns what changes with a file; `None` if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
         return None
-    lines = read_text(path).strip().splitlines()
-    if len(lines) != 1 or not re.fullmatch(r"[!-~]+", lines[0]):
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_tokens(path: str | os.PathLike) -> list[str]:
+    """Returns the tokens of a file, one in each line.
+
+    Raises:
+        ValueError: if there is none, or if one has others than visible ASCII
+            characters, the only ones that headers can hold.
+    """
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    tokens = [line for line in lines if line]
+    if not tokens or not all(re.fullmatch(r"[!-~]+", x) for x in tokens):
         raise ValueError(
-            "A token file must hold a token, in one line of visible ASCII "
-            f"characters. Received: {str(path)!r} with {len(lines)} lines. "
+            "A token file must hold a token in each line, in visible ASCII "
+            f"characters. Received: {str(path)!r} with {len(tokens)} lines. "
             "Write another."
         )
-    return lines[0]
-
-
-def is_bearer(given: str | bytes, token: str) -> bool:
-    """Returns whether an `Authorization` holds the token.
-
-    The name of the scheme may be in capitals or not: RFC 9110, section 11.1.
-    """
-    given = given.encode() if isinstance(given, str) else given
-    scheme, _, rest = given.partition(b" ")
-    is_same = hmac.compare_digest(rest.strip(b" "), token.encode())
-    return scheme.lower() == b"bearer" and is_same
+    return tokens
 
 
 def read_text(path: str | os.PathLike) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from typing import TypeAlias
 import grpc
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import tensor_pb2
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -23,7 +25,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from keras_transformer.serve.access import is_bearer
+from keras_transformer.serve.access import Tokens
 from keras_transformer.serve.errors import (
     MOST_QUOTED,
     ServingError,
@@ -152,11 +154,14 @@ class Watcher(grpc.aio.ServerInterceptor):
     """Checks the token, and counts and logs every call."""
 
     def __init__(
-        self, settings: ServeSettings, metrics: Metrics, token: str | None
+        self,
+        settings: ServeSettings,
+        metrics: Metrics,
+        tokens: Tokens | None,
     ):
         self._settings = settings
         self._metrics = metrics
-        self._token = token
+        self._tokens = tokens
 
     async def intercept_service(
         self, continuation: Callable, details: grpc.HandlerCallDetails
@@ -170,6 +175,8 @@ class Watcher(grpc.aio.ServerInterceptor):
             code = "OK"
             try:
                 await self._check_token(context)
+                if isinstance(request, DecodeError):
+                    await _abort_malformed(request, context)
                 return await handler.unary_unary(request, context)
             except asyncio.CancelledError:
                 code = "CANCELLED"
@@ -180,15 +187,21 @@ class Watcher(grpc.aio.ServerInterceptor):
             finally:
                 self._note(details.method, request, context, code, start)
 
+        def read(data):
+            try:
+                return handler.request_deserializer(data)
+            except DecodeError as error:  # gRPC would log a traceback
+                return error
+
         return grpc.unary_unary_rpc_method_handler(
-            answer, handler.request_deserializer, handler.response_serializer
+            answer, read, handler.response_serializer
         )
 
     async def _check_token(self, context):
-        if self._token is None:
+        if self._tokens is None:
             return
         metadata = dict(context.invocation_metadata() or ())
-        if not is_bearer(metadata.get("authorization", ""), self._token):
+        if not self._tokens.allow(metadata.get("authorization", "")):
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
                 "A bearer token is needed in the metadata `authorization`.",
@@ -204,7 +217,7 @@ class Watcher(grpc.aio.ServerInterceptor):
                 context.peer(),
                 method,
                 code,
-                request.ByteSize(),
+                getattr(request, "ByteSize", int)(),
                 seconds,
             )
 
@@ -223,6 +236,11 @@ async def _answering_errors(context):
     except (TypeError, ValueError) as error:
         text = f"{error}"[:MOST_QUOTED]
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+
+async def _abort_malformed(error, context):
+    code = grpc.StatusCode.INVALID_ARGUMENT
+    await context.abort(code, f"The message cannot be read: {error}"[:200])
 
 
 async def _abort_unknown(method, context):
@@ -269,7 +287,49 @@ def _array(proto, most_rows):
         raise too_large("rows", size, most_rows)
     if min(sizes, default=0) < 0:
         raise ValueError(f"An axis has no length. Received: shape {sizes}.")
+    if proto.dtype == types_pb2.DT_STRING:
+        return _strings(proto, size).reshape(sizes)
+    for field, values in proto.ListFields():
+        if field.name.endswith("_val"):
+            del values[size:]  # as TensorFlow does with what is over
     return np.asarray(tf.make_ndarray(proto))
+
+
+def _strings(proto, size):
+    """Returns the strings of a `TensorProto`, as TensorFlow reads them.
+
+    What is over is ignored, and what is missing is the last one once more.
+    """
+    values = list(proto.string_val[:size])
+    if proto.tensor_content:
+        values = _split(proto.tensor_content, size)
+    array = np.empty(size, object)
+    array[: len(values)] = values
+    array[len(values) :] = values[-1] if values else b""
+    return array
+
+
+def _split(content, size):
+    """Returns strings whose lengths, as varints, stand before their bytes."""
+    error = invalid(
+        "The `tensor_content` of a tensor must hold the length of each string "
+        f"and then their bytes. Received: {len(content):,} bytes for {size:,} "
+        "strings."
+    )
+    lengths = []
+    start = 0
+    for _ in range(size):
+        part = content[start : start + 5]  # seven bits of a length in each
+        used = next((i for i, x in enumerate(part, 1) if x < 128), 0)
+        if not used:  # cut short, or too long
+            raise error
+        bits = [(x & 127) << 7 * i for i, x in enumerate(part[:used])]
+        lengths.append(sum(bits))
+        start += used
+    if start + sum(lengths) != len(content):
+        raise error
+    ends = list(itertools.accumulate(lengths, initial=start))
+    return [content[i:j] for i, j in itertools.pairwise(ends)]
 
 
 def tensor_proto(array: np.ndarray) -> tensor_pb2.TensorProto:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from keras_transformer.serve import rest, web_page
-from keras_transformer.serve.access import is_bearer
+from keras_transformer.serve.access import Tokens
 from keras_transformer.serve.errors import ServingError, invalid, quoted
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_registry import ModelRegistry
@@ -46,7 +46,7 @@ class Application:
         models: the models.
         settings: limits and options.
         metrics: what `/metrics` shows.
-        token: token that clients must send, or `None`.
+        tokens: tokens of which clients must send one, or `None`.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Application:
         models: ModelRegistry,
         settings: ServeSettings,
         metrics: Metrics,
-        token: str | None = None,
+        tokens: Tokens | None = None,
     ):
         self.models = models
         self.settings = settings
         self.metrics = metrics
-        self.token = token
+        self.tokens = tokens
         self.is_stopping = False
 
     async def __call__(
@@ -170,12 +170,12 @@ class Application:
         return _decoded(headers.get("content-encoding", ""), body, limit)
 
     def _check_token(self, method, path, headers):
-        if self.token is None or path.partition("?")[0] in OPEN_PATHS:
+        if self.tokens is None or path.partition("?")[0] in OPEN_PATHS:
             return
         # A browser asks without the token whether a page may send it.
         if method == "OPTIONS" and self.settings.cors and _is_rest(path):
             return
-        if not is_bearer(headers.get("authorization", ""), self.token):
+        if not self.tokens.allow(headers.get("authorization", "")):
             raise ServingError(
                 "UNAUTHENTICATED",
                 "A bearer token is needed in the header `Authorization`.",
@@ -188,11 +188,11 @@ class Application:
             headers.append(("WWW-Authenticate", "Bearer"))
         if self.settings.cors and _is_rest(path):
             # They let pages of any site ask and read answers.
-            allowed = "Content-Type" + (", Authorization" if self.token else "")
+            more = ", Authorization" if self.tokens else ""
             headers += [
                 ("Access-Control-Allow-Origin", "*"),
                 ("Access-Control-Allow-Methods", "POST, GET"),
-                ("Access-Control-Allow-Headers", allowed),
+                ("Access-Control-Allow-Headers", f"Content-Type{more}"),
             ]
         return headers
 

@@ -104,9 +104,14 @@ def error_answer(error: ServingError) -> Answer:
     headers = [*JSON]
     if error.retry_after is not None:
         headers.append(("Retry-After", str(error.retry_after)))
+    return Answer(error.http_status, headers, error_body(error))
+
+
+def error_body(error: ServingError) -> bytes:
+    """Returns the JSON of an error."""
     text = json.dumps({"error": str(error)}, ensure_ascii=False)
     # Half of a surrogate pair, which a request may have escaped, is no UTF-8.
-    return Answer(error.http_status, headers, text.encode(errors="replace"))
+    return text.encode(errors="replace")
 
 
 def _target(name, version, label):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import pathlib
 import signal
@@ -9,6 +10,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import grpc
 import uvicorn
@@ -17,7 +19,14 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from keras_transformer.serve.access import read_token
+from keras_transformer.serve.access import Tokens
+from keras_transformer.serve.connections import (
+    SECONDS_FOR_HEAD,
+    SECONDS_IDLE,
+    Connection,
+    allow_files,
+    limit_reading,
+)
 from keras_transformer.serve.engine import Engine, LocalEngine
 from keras_transformer.serve.grpc_services import (
     ModelService,
@@ -32,8 +41,9 @@ from keras_transformer.serve.served_model import ServedModel
 from keras_transformer.serve.settings import ServeSettings
 
 StartEngine = Callable[[pathlib.Path, int | None], Awaitable[Engine]]
-KEEP_ALIVE = 75  # seconds, more than a load balancer's usual 60
 LARGEST_OF_GRPC = 2**31 - 1  # bytes of a message
+SECONDS_IDLE_OF_GRPC = 600  # a client connects again by itself
+STREAMS_OF_CONNECTION = 256  # calls at once; a client lets more wait
 logger = logging.getLogger("keras_transformer.serve")
 
 
@@ -65,8 +75,11 @@ def serve(
 
 async def _serve(read_configs, settings, start_engine):
     metrics = Metrics()
-    token = read_token(settings.token_file)
+    tokens = None
+    if settings.token_file is not None:
+        tokens = Tokens(settings.token_file)
     _check_tls(settings)
+    allow_files(settings.max_connections)
 
     async def start_version(name, path):
         engine = await start_engine(path, settings.threads)
@@ -77,7 +90,7 @@ async def _serve(read_configs, settings, start_engine):
             raise
 
     models = ModelRegistry(read_configs, start_version, settings.poll_seconds)
-    application = Application(models, settings, metrics, token)
+    application = Application(models, settings, metrics, tokens)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,7 +98,7 @@ async def _serve(read_configs, settings, start_engine):
 
     listening = _listen(settings.host, settings.port)
     try:
-        grpc_server, grpc_port = _grpc_server(models, settings, metrics, token)
+        grpc_server, grpc_port = _grpc_server(models, settings, metrics, tokens)
     except BaseException:
         listening.close()
         raise
@@ -124,17 +137,20 @@ class _HttpServer(uvicorn.Server):
     """uvicorn, which leaves the signals to `_serve`."""
 
     def __init__(self, application, settings):
+        # With h11: httptools, which uvicorn would take where it is installed,
+        # drops the body of a request that offers HTTP/2, as Java's do.
+        connection: Any = functools.partial(
+            Connection, waiting={}, most=settings.max_connections
+        )
         super().__init__(
             uvicorn.Config(
                 application,
                 lifespan="off",
-                # Where httptools is installed, uvicorn would take it. It drops
-                # the body of a request that offers HTTP/2, as Java's do.
-                http="h11",
+                http=connection,
                 access_log=False,
                 log_config=None,
                 log_level="warning",
-                timeout_keep_alive=KEEP_ALIVE,
+                timeout_keep_alive=SECONDS_IDLE,
                 timeout_graceful_shutdown=int(settings.timeout) + 1,
                 server_header=False,
                 ws="none",
@@ -162,6 +178,7 @@ def _listen(host, port):
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        limit_reading(listening)
         listening.listen(1024)
         return listening
     except (OSError, OverflowError) as error:
@@ -173,10 +190,10 @@ def _listen(host, port):
         ) from error
 
 
-def _grpc_server(models, settings, metrics, token):
+def _grpc_server(models, settings, metrics, tokens):
     """Returns the gRPC server and its port."""
     server = grpc.aio.server(
-        interceptors=[Watcher(settings, metrics, token)],
+        interceptors=[Watcher(settings, metrics, tokens)],
         options=[
             (
                 "grpc.max_receive_message_length",
@@ -184,6 +201,10 @@ def _grpc_server(models, settings, metrics, token):
             ),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
+            ("grpc.max_allowed_incoming_connections", settings.max_connections),
+            ("grpc.max_concurrent_streams", STREAMS_OF_CONNECTION),
+            ("grpc.max_connection_idle_ms", 1000 * SECONDS_IDLE_OF_GRPC),
+            ("grpc.server_handshake_timeout_ms", int(1000 * SECONDS_FOR_HEAD)),
         ],
     )
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(

@@ -4,12 +4,14 @@ It imports neither Keras nor TensorFlow, so the command shows its help fast.
 """
 
 import dataclasses
+import ipaddress
 import math
 
 from keras_transformer.validation import (
     check_at_least,
     check_field,
     option_field,
+    shown,
 )
 
 
@@ -42,19 +44,24 @@ class ServeSettings:
             translation × pieces of the text. Defaults to 30,000,000.
         max_body: maximum length of the body of a request, in bytes. Defaults
             to 16,000,000.
+        max_connections: maximum number of connections by HTTP, and by gRPC.
+            Defaults to 1,000.
         timeout: seconds after which a request by REST fails. Defaults to 30.
         poll_seconds: seconds between two looks for new versions. Defaults to 1.
         cors: whether pages of other sites may call the REST API. Defaults to
             False.
         tls_certificate, tls_key: files in PEM, for HTTPS and secure gRPC.
             Default to `None`.
-        token_file: file with a token that clients must send. Defaults to
-            `None`.
+        token_file: file with tokens, one in each line, of which clients must
+            send one. It is read again when it changes. Defaults to `None`.
+        insecure: whether clients of other machines need no token. Defaults to
+            False.
         access_log: whether each request is logged to standard output, as a
             line of JSON. Defaults to True.
 
     Raises:
-        ValueError: if a value is out of range.
+        ValueError: if a value is out of range, or if other machines could
+            connect and there is neither a token file nor `insecure`.
     """
 
     host: str = option_field(
@@ -91,6 +98,9 @@ class ServeSettings:
     max_body: int = option_field(
         16_000_000, "maximum length of a request's body, in bytes"
     )
+    max_connections: int = option_field(
+        1000, "maximum number of connections by HTTP, and by gRPC"
+    )
     timeout: float = option_field(
         30.0, "seconds after which a request by REST fails", metavar="SECONDS"
     )
@@ -107,7 +117,12 @@ class ServeSettings:
         None, "key of the certificate, in PEM", metavar="FILE"
     )
     token_file: str | None = option_field(
-        None, "file with a token that clients must send", metavar="FILE"
+        None,
+        "file with tokens, one in each line, of which clients must send one",
+        metavar="FILE",
+    )
+    insecure: bool = option_field(
+        False, "let clients of other machines connect without a token"
     )
     access_log: bool = option_field(
         True, "do not log requests", option="no-access-log"
@@ -125,14 +140,29 @@ class ServeSettings:
             max_request_text=1,
             max_answer_elements=1,
             max_body=1,
+            max_connections=1,
             timeout=0.001,
             poll_seconds=0.01,
         )
         check_field(self, "host", self.host != "", "a name or an address")
         check_field(self, "timeout", math.isfinite(self.timeout), "finite")
+        if not (self.token_file or self.insecure or _is_local(self.host)):
+            raise ValueError(
+                "A server that other machines reach needs a token. Received: "
+                f"host={shown(self.host)}. Name a file by --token-file, or let "
+                "everybody in by --insecure."
+            )
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError(
                 "A certificate and its key belong together. Received: "
                 f"tls_certificate={self.tls_certificate}, "
                 f"tls_key={self.tls_key}. Give both or neither."
             )
+
+
+def _is_local(host):
+    """Returns whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
