@@ -1,12 +1,19 @@
 """Files and folders that are written whole or not at all."""
 
 import contextlib
+import glob
 import os
 import pathlib
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 def sync_folder(folder: str | os.PathLike) -> None:
@@ -53,6 +60,16 @@ def write_aside(path: str | os.PathLike) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def remove_partial(folder: str | os.PathLike) -> None:
+    """Removes the temporary files that killed processes left in a folder.
+
+    No other process may be writing there.
+    """
+    for path in pathlib.Path(folder).glob(".*"):
+        if re.search(r"\.\d+-[0-9a-f]{8}\Z", path.name):
+            path.unlink(missing_ok=True)
+
+
 def make_folder(folder: str | os.PathLike) -> list[pathlib.Path]:
     """Makes a folder, and returns the folders above it that were missing."""
     folder = pathlib.Path(folder)
@@ -94,19 +111,42 @@ def folder_aside(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Makes a temporary folder, which is renamed when it is complete.
 
     Used as `with folder_aside(folder) as temporary:`. On an error the temporary
-    folder is deleted.
+    folder is deleted, and so are those that killed processes have left.
     """
     folder = pathlib.Path(folder)
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
+        if re.search(r"\.\d+\Z", left.name):
+            with contextlib.suppress(OSError), _locked(left):
+                shutil.rmtree(left)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)  # left by a killed process
     above = make_folder(aside)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a file system without locks
+            stack.enter_context(_locked(aside))
+        try:
+            yield aside
+            os.rename(aside, folder)
+            sync_folder(folder.parent)
+        except BaseException:
+            remove_folder(aside, above)
+            raise
+
+
+@contextlib.contextmanager
+def _locked(folder):
+    """Holds the lock of a folder until the process ends, even if it is killed.
+
+    Raises:
+        OSError: if another process holds it, or there are no such locks.
+    """
+    if fcntl is None:
+        raise OSError("no locks")
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield aside
-        os.rename(aside, folder)
-        sync_folder(folder.parent)
-    except BaseException:
-        remove_folder(aside, above)
-        raise
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def empty_for_other_job(record: pathlib.Path, identity: str) -> None:

@@ -18,7 +18,7 @@ LONGEST = 600  # lines: one idea a file
 # import, and what that imports in turn, belongs to itself or to these parts.
 CHECKS = {"ids", "validation"}
 MODEL = {*CHECKS, "config", "layers", "losses", "model", "schedule", "search"}
-FILES = {"atomic_files", "hardware", "lock"}
+FILES = {"atomic_files", "hardware", "lock", "stop_signals"}
 MAY_REACH = {
     "__init__": MODEL,
     "__main__": {*MODEL, *FILES, "data", "inference", "training", "export"}
@@ -28,6 +28,7 @@ MAY_REACH = {
     "atomic_files": set(),
     "hardware": set(),
     "lock": set(),
+    "stop_signals": set(),
     "config": CHECKS,
     "layers": CHECKS,
     "losses": {*CHECKS, "config"},

@@ -1,12 +1,15 @@
 """Checks that files are written whole or not at all, names included."""
 
 import os
+import pathlib
 import re
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from keras_transformer.atomic_files import write_aside
+from keras_transformer.atomic_files import folder_aside, write_aside
 from keras_transformer.training.new_run import start_run
 
 
@@ -78,3 +81,37 @@ def test_a_new_run_is_flushed_with_its_vocabularies(recipe, tmp_path, events):
     written = [*WRITTEN * 8, *renamed, *WRITTEN * 3, *renamed]
     assert events == written
     assert not list(run.folder.rglob(".*"))
+
+
+def test_folders_of_killed_processes_are_swept(tmp_path):
+    """But not those that a process is writing, nor others."""
+    left = tmp_path / ".run.123"
+    others = [
+        tmp_path / name for name in (".run.old", ".other.123", ".run[1].9")
+    ]
+    for folder in (left, *others):
+        folder.mkdir()
+        (folder / "half").write_text("")
+    code = """if True:
+        import sys
+        from keras_transformer.atomic_files import folder_aside
+        with folder_aside(sys.argv[1]) as aside:
+            (aside / "half").write_text("")
+            print(aside, flush=True)
+            input()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "run"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writing:
+        path = pathlib.Path(writing.stdout.readline().strip())
+        with folder_aside(tmp_path / "run"):
+            assert not left.exists()
+            assert all(folder.exists() for folder in others)
+            assert path.exists()
+        writing.kill()
+    (tmp_path / "run").rmdir()
+    with folder_aside(tmp_path / "run"):
+        assert not path.exists()

@@ -27,8 +27,28 @@ def test_the_curves_of_a_log_of_any_length_are_drawn(tmp_path, lines):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_line_of_the_log_that_was_cut_short_is_left_out(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"st', "Unterminated"),
+        (b"5", "no object"),
+        (b'{"loss": 1}', "'step'"),
+        (b'{"step": "1"}', "no object with a number of step"),
+        (b"\xff", "utf-8"),
+        (b"[" * 100_000, "recursion"),
+    ],
+)
+def test_a_damaged_line_of_the_log_is_named(tmp_path, line, reason):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+    with pytest.raises(
+        ValueError, match=r"log\.jsonl' is damaged in line 2"
+    ) as e:
+        read_log(tmp_path)
+    assert reason in str(e.value)
+    assert len(str(e.value)) < 600
+    assert "\n" not in str(e.value)
+    path.write_bytes(b'{"step": 1}\n{"step": 3}')
     assert [entry["step"] for entry in read_log(tmp_path)] == [1, 3]
 
 

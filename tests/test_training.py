@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import re
 import shutil
 import signal
 
@@ -170,8 +172,6 @@ def test_a_run_that_was_given_more_steps_keeps_them(copied, capsys):
     train(run, verbose=0)
     assert "Nothing to do: the run has its 8 steps." in capsys.readouterr().out
     record_start(run, "float32", devices=1, steps=3)
-    with open(run.folder / "starts.jsonl", "a") as file:
-        file.write('{"steps": 9')  # cut short
     assert steps_to_train(run) == 8
     record_start(run, "float32", devices=1, steps=11)
     assert steps_to_train(run) == 11
@@ -278,7 +278,7 @@ def test_an_interrupted_validation_is_repeated_on_resume(
 
 def test_only_one_process_at_a_time_trains_a_run(run):
     """A second process is refused. Files that a killed one left are removed."""
-    partial = run.checkpoints / ".step-00000012.npz.4711"
+    partial = run.checkpoints / ".step-00000012.npz.4711-89abcdef"
     partial.write_bytes(b"half")
     with (
         lock(run.folder, "train a run"),
@@ -546,13 +546,103 @@ def test_what_is_not_chosen_is_not_scored(copied):
         evaluate(copied, model, "test")
 
 
-def test_a_damaged_record_of_validations_is_named(copied):
-    path = copied.checkpoints / "validated.json"
-    path.write_bytes(path.read_bytes()[:-9])
+@pytest.mark.parametrize(
+    "content",
+    [b'{"4": {"step": 4', b"[]", b'{"4": 5}', b'{"4": {"step": "x"}}', b"\xff"],
+)
+def test_a_damaged_record_of_validations_is_named(copied, content):
+    (copied.checkpoints / "validated.json").write_bytes(content)
     with pytest.raises(
         ValueError, match=r"validated\.json' is damaged.*Remove"
     ):
         train(copied, 12, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"format": 2', b"[5]", b"\xff", b'{"format": [[[[[[[5]]]]]]]}'],
+)
+def test_a_damaged_record_of_a_run_is_named(copied, content):
+    (copied.folder / "run.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"(run\.json' is damaged|has format)"):
+        open_run(copied.folder)
+
+
+def test_parts_of_a_run_that_are_missing_are_named(copied):
+    path = copied.folder / "run.json"
+    record = json.loads(path.read_text())
+    for name in record:
+        changed = [{k: v for k, v in record.items() if k != name}]
+        changed += [record | {name: x} for x in (5, None, [], "x", {"y": 1})]
+        for other in changed:
+            path.write_text(json.dumps(other))
+            if name == "keras_transformer" or other.get(name) == record[name]:
+                continue
+            if name == "training_data" and name in other:
+                # Compared with the data when training begins.
+                assert open_run(copied.folder).data_fingerprint == other[name]
+                continue
+            with pytest.raises(ValueError, match=re.escape(str(copied.folder))):
+                open_run(copied.folder)
+
+
+def test_a_damaged_record_of_starts_is_named(copied):
+    path = copied.folder / "starts.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(
+        ValueError, match=r"starts\.jsonl' is damaged in line \d"
+    ):
+        train(copied, verbose=0)
+
+
+def test_files_of_killed_processes_are_swept(copied):
+    """But nothing else that begins with a dot."""
+    left = [
+        copied.folder / ".log.jsonl.123-0123abcd",
+        copied.checkpoints / ".step-00000008.npz.123-0123abcd",
+    ]
+    others = [copied.folder / ".notes", copied.folder / ".notes.123"]
+    for path in (*left, *others):
+        path.write_text("")
+    train(copied, 8, verbose=0)
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_split_of_long_lines_leaves_no_folder(
+    recipe, corpus, tmp_path, split
+):
+    folder = shutil.copytree(corpus, tmp_path / "corpus")
+    for language in (recipe.source, recipe.target):
+        (folder / f"{split}.{language}").write_text("word " * 300 + "\n")
+    long = dataclasses.replace(
+        recipe, corpus=str(folder), max_length=100, test_split="test"
+    )
+    with pytest.raises(ValueError, match=f"'{split}' has no pair left"):
+        start_run(tmp_path / "runs" / "run", "tiny", long, **SMALL)
+    assert os.listdir(tmp_path) == ["corpus"]
+
+
+def test_a_signal_that_is_ignored_does_not_stop_training(copied):
+    """As SIGINT is in what a shell runs in the background."""
+
+    class Send(keras.callbacks.Callback):
+        def __init__(self, number):
+            self.number = number
+
+        def on_epoch_begin(self, epoch, logs=None):
+            os.kill(os.getpid(), self.number)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        train(copied, 12, verbose=0, callbacks=Send(signal.SIGINT))
+        with pytest.raises(TrainingInterrupted) as caught:
+            train(copied, 16, verbose=0, callbacks=Send(signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert caught.value.signal == signal.SIGHUP
+    assert checkpoints.steps(copied.checkpoints)[-1][0] == caught.value.step
 
 
 def test_damaged_initial_weights_are_an_error(run, recipe, tmp_path):

@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import json
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def train(given: dict[str, Any]) -> None:
     if worker == 0:
         print(
             f"Trained {run.folder}. Next: keras-transformer export "
-            f"{run.folder} saved_models/NAME/1"
+            f"{shlex.quote(str(run.folder))} saved_models/NAME/1"
         )
 
 
@@ -86,7 +87,7 @@ def prepare_by(function: Callable[..., Any], given: dict[str, Any]) -> None:
         f"Prepared {len(found):,} pairs with {found.target_tokens:,} target "
         f"tokens in {found.folder}; {noise}left out: "
         f"{total_left_out(found.manifest)}. Next: keras-transformer train "
-        f"--corpus {found.folder} --out runs/NAME"
+        f"--corpus {shlex.quote(str(found.folder))} --out runs/NAME"
     )
 
 

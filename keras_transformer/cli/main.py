@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from keras_transformer.cli import silence
 from keras_transformer.cli.arguments import command_line
 from keras_transformer.cli.command_line import integrated
+from keras_transformer.stop_signals import stop_signals
 
 # The extra that brings a package; integrations have their own, and all other
 # packages are in `text`.
@@ -34,7 +35,9 @@ def run() -> int:
     silence.silence()
     # TensorFlow disables oneDNN on processors without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    signal.signal(signal.SIGTERM, _end)
+    for number in stop_signals():
+        if number != signal.SIGINT:  # Python's own handler raises an error
+            signal.signal(number, _end)
     try:
         status = main()
     except SystemExit as error:  # the parser and `_end` raise it

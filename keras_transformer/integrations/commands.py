@@ -5,6 +5,7 @@ Keras nor the programs.
 """
 
 import functools
+import shlex
 from typing import Any
 
 from keras_transformer.cli.command_line import CommandLine, Function
@@ -53,8 +54,8 @@ def import_model(given: dict[str, Any]) -> None:
     clean_sources = "uncleaned" not in given
     run = import_marian(given["source"], given["folder"], clean_sources)
     print(
-        f"Imported {run.folder}. Next: keras-transformer export {run.folder} "
-        "saved_models/NAME/1"
+        f"Imported {run.folder}. Next: keras-transformer export "
+        f"{shlex.quote(str(run.folder))} saved_models/NAME/1"
     )
 
 

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import logging
 import pathlib
-import signal
 import socket
 import ssl
 import sys
@@ -39,6 +38,7 @@ from keras_transformer.serve.model_config import ModelConfig
 from keras_transformer.serve.model_registry import ModelRegistry
 from keras_transformer.serve.served_model import ServedModel
 from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.stop_signals import stop_signals
 
 StartEngine = Callable[[pathlib.Path, int | None], Awaitable[Engine]]
 LARGEST_OF_GRPC = 2**31 - 1  # bytes of a message
@@ -52,7 +52,7 @@ def serve(
     settings: ServeSettings | None = None,
     start_engine: StartEngine = LocalEngine.start,
 ) -> None:
-    """Serves models until SIGTERM or SIGINT, then finishes what it accepted.
+    """Serves models until a signal to stop, then finishes what it accepted.
 
     Args:
         read_configs: returns the models to serve. It is called before each
@@ -93,7 +93,7 @@ async def _serve(read_configs, settings, start_engine):
     application = Application(models, settings, metrics, tokens)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, stopping.set)
 
     listening = _listen(settings.host, settings.port)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.serve import ipc
+from keras_transformer.stop_signals import stop_signals
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 # The call in Python surrounds the errors of a graph with these.
@@ -30,9 +31,9 @@ _FROM_PYTHON = re.compile(
 
 def main(descriptor: int, path: str, threads: int) -> None:
     """Loads an export, warms it up, and answers until the socket ends."""
-    # Ctrl-C reaches every process of a terminal, SIGTERM often all processes of
-    # a service; the server decides when a model may end.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # Ctrl-C and a hang-up reach every process of a terminal, SIGTERM often all
+    # processes of a service; the server decides when a model may end.
+    for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)
     lock = threading.Lock()

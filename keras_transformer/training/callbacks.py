@@ -1,8 +1,6 @@
 """Callbacks of training: translation quality, logs, checkpoints."""
 
-import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import sys
@@ -23,7 +21,9 @@ from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
 from keras_transformer.training.loop import Loop
 from keras_transformer.training.resume import Best, ResumePoint, write_validated
-from keras_transformer.training.run import Run
+from keras_transformer.training.run import Run, read_records, write_records
+
+LOG = "log.jsonl"
 
 
 def training_callbacks(
@@ -132,7 +132,7 @@ class Log(keras.callbacks.Callback):
 
     def __init__(self, run: Run, start: ResumePoint):
         super().__init__()
-        self.path = pathlib.Path(run.folder, "log.jsonl")
+        self.path = pathlib.Path(run.folder, LOG)
         validated = start.step - (start.unvalidated_logs is not None)
         self.lines = [
             line for line in read_log(run.folder) if line["step"] <= validated
@@ -144,9 +144,7 @@ class Log(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict):
         step = steps_of(self.model)
         self.lines.append({"step": step, **logs})
-        with write_aside(self.path) as file:
-            for line in self.lines:
-                file.write((json.dumps(line) + "\n").encode())
+        write_records(self.path, self.lines)
         with self.writer.as_default(step):
             for name, value in logs.items():
                 tf.summary.scalar(name, value)
@@ -156,15 +154,10 @@ class Log(keras.callbacks.Callback):
 def read_log(folder: str | os.PathLike) -> list[dict]:
     """Returns the log entries of a run's validations, oldest first.
 
-    Lines that cannot be read are left out.
+    Raises:
+        ValueError: if the file is damaged.
     """
-    path = pathlib.Path(folder, "log.jsonl")
-    entries = []
-    if path.exists():
-        for line in path.read_text(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                entries.append(json.loads(line))
-    return entries
+    return read_records(pathlib.Path(folder, LOG), "step")
 
 
 class Checkpoint(keras.callbacks.Callback):

@@ -340,9 +340,3 @@ def steps(folder: Path) -> list[tuple[int, pathlib.Path]]:
     names = os.listdir(folder) if folder.is_dir() else []
     matches = [(NAME.fullmatch(name), folder / name) for name in names]
     return sorted((int(m[1]), path) for m, path in matches if m)
-
-
-def remove_partial(folder: Path):
-    """Removes the partial files of processes that were killed while saving."""
-    for path in pathlib.Path(folder).glob(".*.npz.*"):
-        path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import time
 import keras
 import tensorflow as tf
 
+from keras_transformer.stop_signals import stop_signals
 from keras_transformer.training.checkpoints import RESTART
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.resume import ResumePoint
@@ -34,7 +35,7 @@ class TrainingInterrupted(Exception):  # noqa: N818, it is no error
 
     Args:
         step: the last step that was done; also an attribute.
-        signal: SIGTERM or SIGINT; also an attribute.
+        signal: SIGTERM, SIGINT or SIGHUP; also an attribute.
     """
 
     def __init__(self, step: int, signal: signal.Signals):
@@ -107,8 +108,8 @@ class Loop:
             callbacks: a `keras.callbacks.CallbackList`.
 
         Raises:
-            TrainingInterrupted: after SIGTERM or SIGINT on any worker, on all
-                of them.
+            TrainingInterrupted: after SIGTERM, SIGINT or SIGHUP on any worker,
+                on all of them.
             ValueError: if workers do not begin with the same step, or if a
                 loss is not finite.
         """
@@ -269,7 +270,7 @@ class _Means:
 
 @contextlib.contextmanager
 def _caught_signals():
-    """Yields a list that gets the first SIGTERM or SIGINT; the second one does
+    """Yields a list that gets the first signal to stop; the second one does
     what it always does."""
     caught: list[signal.Signals] = []
     before: dict = {}  # the handlers
@@ -283,7 +284,7 @@ def _caught_signals():
             signal.signal(number, handler)
 
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             before[number] = signal.signal(number, catch)
     try:
         yield caught

@@ -38,7 +38,7 @@ from keras_transformer.training.run import (
     open_run,
     write_run,
 )
-from keras_transformer.training.run_data import read_pairs
+from keras_transformer.training.run_data import check_split, read_pairs
 from keras_transformer.validation import check_argument
 
 # Fields of a config that may differ from the run whose weights are taken.
@@ -162,6 +162,9 @@ def start_run(
             longest = max(search.max_source_length, recipe.max_length)
             search = dataclasses.replace(search, max_source_length=longest)
         run = Run(folder, config, recipe, source, target, pairs.digest, search)
+        for split in (recipe.validation_split, recipe.test_split):
+            if split:
+                check_split(run, split)
         write_run(run, aside)
         if initial:
             model = load_model(initial)

@@ -11,9 +11,10 @@ import json
 
 import keras
 
-from keras_transformer.atomic_files import write_aside
+from keras_transformer.atomic_files import remove_partial, write_aside
 from keras_transformer.training import checkpoints, lora
 from keras_transformer.training.run import Run
+from keras_transformer.validation import check_types
 
 VALIDATED = "validated.json"
 
@@ -31,6 +32,9 @@ class Best:
     step: int = 0
     val_bleu: float = -1.0
     waited: int = 0
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +69,8 @@ def resume(
         ValueError: if the checkpoints belong to another run.
     """
     if is_first:
-        checkpoints.remove_partial(run.checkpoints)
+        for folder in (run.folder, run.checkpoints):
+            remove_partial(folder)
     if run.recipe.lora_rank:  # whose checkpoints have the factors alone
         lora.restore_base(run, model)
     if not checkpoints.steps(run.checkpoints):
@@ -106,7 +111,7 @@ def read_validated(run: Run) -> dict[int, Best]:
     try:
         records = json.loads(path.read_text())
         return {int(step): Best(**best) for step, best in records.items()}
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{str(path)!r} is damaged: {error}. Remove it: the newest "
             "checkpoint is then validated again."

@@ -14,13 +14,13 @@ training, and in the end `weights.npz`, the weights that were chosen.
 model, `train_run` trains it.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import shutil
 import time
+from typing import Any
 
 import keras
 import numpy as np
@@ -34,6 +34,7 @@ from keras_transformer.data.prepared_corpus import is_prepared, sha256
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.validation import shown
 
 FORMAT = 2
 STARTS = "starts.jsonl"
@@ -132,18 +133,24 @@ def open_run(folder: str | os.PathLike) -> Run:
             f"{os.path.basename(error.filename)}. Start one by "
             "`keras-transformer train`."
         ) from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no UTF-8, or no JSON
         raise ValueError(
             f"{str(folder / 'run.json')!r} is damaged: {error}."
         ) from error
+    if not isinstance(record, dict):
+        raise ValueError(
+            f"{str(folder / 'run.json')!r} is damaged: it must hold an object. "
+            f"Received: {shown(record)}."
+        )
     if record.get("format") != FORMAT:
         raise ValueError(
-            f"{str(folder)!r} has format {record.get('format')!r}, this "
+            f"{str(folder)!r} has format {shown(record.get('format'))}, this "
             f"version reads format {FORMAT}. Train again, or install the "
             f"version that wrote it: {record.get('keras_transformer')}."
         )
     for side, model in zip(("source", "target"), models, strict=True):
-        expected, found = record[f"{side}_vocabulary"], sha256(model)
+        expected = str(record.get(f"{side}_vocabulary"))
+        found = sha256(model)
         if found != expected:
             raise ValueError(
                 f"{str(folder / f'{side}.model')!r} is not the vocabulary that "
@@ -160,11 +167,11 @@ def open_run(folder: str | os.PathLike) -> Run:
             record["training_data"],
             SearchSettings(**record["search"]),
         )
-    except (TypeError, KeyError) as error:  # a field that is not known here
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{str(folder / 'run.json')!r} cannot be read: {error}. It was "
-            f"written by version {record.get('keras_transformer')}; install "
-            "that one."
+            f"written by version {shown(record.get('keras_transformer'))}: "
+            "install that one, or put the original file back."
         ) from error
 
 
@@ -210,22 +217,47 @@ def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
             and name != "TF_CONFIG"  # differs from worker to worker
         },
     }
-    with open(run.folder / STARTS, "a+b") as file:
-        if file.tell():  # a line may have been cut short
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write((json.dumps(record) + "\n").encode())
+    records = [*read_records(run.folder / STARTS, "steps"), record]
+    write_records(run.folder / STARTS, records)
 
 
 def steps_to_train(run: Run) -> int:
     """Returns the steps of the recipe, or more if a start was given more."""
-    steps = [run.recipe.steps]
-    with contextlib.suppress(FileNotFoundError):
-        for line in (run.folder / STARTS).read_text().splitlines():
-            with contextlib.suppress(ValueError):  # a line that was cut short
-                steps.append(json.loads(line)["steps"])
-    return max(steps)
+    starts = read_records(run.folder / STARTS, "steps")
+    return max([run.recipe.steps, *(start["steps"] for start in starts)])
+
+
+def read_records(path: pathlib.Path, field: str) -> list[dict[str, Any]]:
+    """Returns the lines of a file of JSON objects; none without a file.
+
+    Args:
+        path: the file.
+        field: field of the objects whose values are integers.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    records = []
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or type(record[field]) is not int:
+                raise ValueError(f"no object with a number of {field}")
+        except (ValueError, KeyError, RecursionError) as error:
+            raise ValueError(
+                f"{str(path)!r} is damaged in line {number}: {error}. Remove "
+                "the line, or the file."
+            ) from error
+        records.append(record)
+    return records
+
+
+def write_records(path: pathlib.Path, records: list[dict[str, Any]]):
+    """Writes objects as lines of JSON."""
+    with write_aside(path) as file:
+        for record in records:
+            file.write((json.dumps(record) + "\n").encode())
 
 
 def copy_model_card(run: Run, path: pathlib.Path):

@@ -105,8 +105,24 @@ def load_split(run: Run, name: str) -> Split:
         )
     splits = _loaded.setdefault(run, {})
     if name not in splits:
-        splits[name] = _encode_split(run, read_pairs(run.recipe, name), name)
+        split, blank, long = _encode_split(run, name)
+        of_loss = ", from the loss alone," if long else ""
+        print(
+            f"{name}: {len(split.pairs):,} pairs; left out {blank:,} blank "
+            f"and{of_loss} {long:,} longer than {run.recipe.max_length} word "
+            "pieces."
+        )
+        splits[name] = split
     return splits[name]
+
+
+def check_split(run: Run, name: str) -> None:
+    """Checks that a split has a pair left.
+
+    Raises:
+        ValueError: if it has none; see also `load_pairs`.
+    """
+    _encode_split(run, name)
 
 
 def read_pairs(recipe: Recipe, split: str) -> SentencePairs:
@@ -120,8 +136,9 @@ def read_pairs(recipe: Recipe, split: str) -> SentencePairs:
     )
 
 
-def _encode_split(run, pairs, name):
-    pairs, blank = remove_unusable(pairs)
+def _encode_split(run, name):
+    """Returns a split, and the numbers of blank and of long pairs."""
+    pairs, blank = remove_unusable(read_pairs(run.recipe, name))
     encoded = encode_pairs(
         pairs.source, pairs.target, run.source_tokenizer, run.target_tokenizer
     )
@@ -129,18 +146,13 @@ def _encode_split(run, pairs, name):
     fits = (encoded.lengths <= most).all(axis=1)
     encoded = encoded.take(np.flatnonzero(fits))
     long = int((~fits).sum())
-    of_loss = ", from the loss alone," if long else ""
-    print(
-        f"{name}: {len(pairs):,} pairs; left out {blank:,} blank "
-        f"and{of_loss} {long:,} longer than {most} word pieces."
-    )
     if not len(encoded):
         raise ValueError(
             f"Split {name!r} has no pair left. Received: "
             f"{blank} blank, {long} longer than max_length={most}. Raise "
             "--max-length, or look at the files of the split."
         )
-    return Split(pairs, encoded)
+    return Split(pairs, encoded), blank, long
 
 
 def check_corpus(recipe: Recipe) -> None:

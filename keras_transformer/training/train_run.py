@@ -81,7 +81,8 @@ def train(
         ValueError: if `steps` is no integer of at least 1, if the training data
             is not what the run began with, if another process trains the run,
             or if a loss is not finite.
-        TrainingInterrupted: after SIGTERM or SIGINT, with all state saved.
+        TrainingInterrupted: after SIGTERM, SIGINT or SIGHUP, with all state
+            saved.
     """
     check_argument("run", run, Run, "Open the folder by `open_run`.")
     if steps is not None:
