@@ -5,13 +5,14 @@ what it translates lines to. `marian_parity.py` compares larger models.
 """
 
 import dataclasses
-import itertools
+import io
 import json
 import os
 import pathlib
 import pickle
 import re
 import shutil
+import zipfile
 
 import ctranslate2
 import marian_checks
@@ -25,6 +26,7 @@ from look_alikes import look_alikes
 from safetensors.numpy import load_file, save_file
 
 from keras_transformer import Transformer
+from keras_transformer.cli.main import main
 from keras_transformer.cli.run_options import run_of
 from keras_transformer.data import sentencepiece_file
 from keras_transformer.export import saved_model
@@ -362,6 +364,13 @@ DECODER = "models: [model.npz]\nvocabs: [vocab.yml, vocab.yml]\n"
         ("models: [{a: 1}]\nvocabs: [vocab.yml]\n", "as the lists"),
         (f"{DECODER}beam-size: x\n", "beam-size='x'"),
         (f"{DECODER}word-penalty: 0.5\n", "word-penalty=0.5"),
+        (f"{DECODER}beam-size: 2.5\n", "whole number.*beam-size=2.5"),
+        (f"{DECODER}normalize: .inf\n", "finite number.*normalize=inf"),
+        (f"{DECODER}a: &a [x]\nb: *a\n", "decoder.yml' is damaged.*aliases"),
+        (f"{DECODER}a: &a {{x: y}}\nb: {{<<: *a}}\n", "aliases"),
+        (f"{DECODER}a: {'[' * 5000}", "decoder.yml' is damaged.*recursion"),
+        (f"{DECODER}a: {'x' * 200_000}", "decoder.yml' is damaged.*200,0"),
+        (f"{DECODER}a: 2026-99-99\n", "decoder.yml' is damaged.*month"),
     ],
 )
 def test_a_bad_decoder_file_is_named(original, tmp_path, text, message):
@@ -373,18 +382,38 @@ def test_a_bad_decoder_file_is_named(original, tmp_path, text, message):
 
 
 def test_a_value_that_an_error_quotes_is_cut(original, tmp_path):
-    """Ten lines of YAML may stand for a list of billions."""
-    names = "abcdefghi"
-    lines = [f"a: &a [{', '.join(['x'] * 9)}]"]
-    for before, name in itertools.pairwise(names):
-        lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]")
     folder = tmp_path / "en-de"
     shutil.copytree(original, folder)
-    text = "\n".join([DECODER, *lines, "beam-size: *i", ""])
+    text = f"{DECODER}beam-size: {[['x'] * 9] * 999}\n"
     (folder / "decoder.yml").write_text(text)
-    with pytest.raises(ValueError, match=r"beam-size=\[\[\[") as caught:
+    with pytest.raises(ValueError, match=r"beam-size=\[\[") as caught:
         import_marian(folder, tmp_path / "run")
     assert len(str(caught.value)) < 500
+
+
+def compressed(arrays, path):
+    np.savez_compressed(path, **arrays)
+
+
+def claiming(arrays, path):
+    """Writes an array that says that it is a trillion times as long."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            data = io.BytesIO()
+            np.lib.format.write_array_header_1_0(
+                data,
+                {"descr": "<f4", "fortran_order": False, "shape": (10**12,)},
+            )
+            archive.writestr(f"{name}.npy", data.getvalue() + array.tobytes())
+
+
+@pytest.mark.parametrize("write", [compressed, claiming])
+def test_arrays_are_not_longer_than_their_file(original, tmp_path, write):
+    folder = tmp_path / "en-de"
+    shutil.copytree(original, folder)
+    write(dict(np.load(original / "model.npz")), folder / "model.npz")
+    with pytest.raises(ValueError, match=r"model.npz' is damaged"):
+        import_marian(folder, tmp_path / "run")
 
 
 def test_what_decoder_yml_leaves_out_is_marians_default(original, tmp_path):
@@ -674,6 +703,10 @@ def integers(weights):
     weights["model.encoder.layers.0.fc1.bias"] = np.ones(76, "int32")
 
 
+def complex_numbers(weights):
+    weights["model.encoder.layers.0.fc1.bias"] = np.ones(76, "complex64")
+
+
 def shorten_bias(weights):
     weights["final_logits_bias"] = np.ones((1, 7), "float32")
 
@@ -721,7 +754,7 @@ BAD = {
     ),
     "integers": (
         lambda f: change_weights(f, integers),
-        "floating-point.*fc1.bias of int32",
+        "floating-point.*fc1.bias' of int32",
     ),
     "short bias": (
         lambda f: change_weights(f, shorten_bias),
@@ -771,7 +804,45 @@ BAD = {
     ),
     "missing weight": (lambda f: change_weights(f, rename), "no model.encoder"),
     "unknown weight": (lambda f: change_weights(f, add), "layernorm_embedding"),
-    "shape": (lambda f: change_weights(f, reshape), r"expected \(36, 76\)"),
+    "shape": (lambda f: change_weights(f, reshape), r"expected \(76, 36\)"),
+    "complex": (
+        lambda f: change_weights(f, complex_numbers),
+        "floating-point.*fc1.bias' of complex64",
+    ),
+    "more layers than weights": (
+        lambda f: change_json(f / "config.json", encoder_layers=100_000),
+        "encoder must have weights for each layer.*100,000 layers",
+    ),
+    "wider than its weights": (
+        lambda f: change_json(f / "config.json", d_model=360_000),
+        "d_model=360000, a table of shape",
+    ),
+    "infinite": (
+        lambda f: (f / "config.json").write_text(
+            (f / "config.json").read_text().replace("76", "1e999")
+        ),
+        "whole number.*ffn_dim=inf",
+    ),
+    "a fraction of a beam": (
+        lambda f: change_json(f / "generation_config.json", num_beams=2.5),
+        "whole number.*num_beams=2.5",
+    ),
+    "a very large beam": (
+        lambda f: change_json(f / "generation_config.json", num_beams=10**21),
+        "at most 1,000,000.*num_beams=1000000000000000000000",
+    ),
+    "a penalty that is no number": (
+        lambda f: change_json(
+            f / "generation_config.json", length_penalty=float("nan")
+        ),
+        "finite number.*length_penalty=nan",
+    ),
+    "a penalty beyond all numbers": (
+        lambda f: change_json(
+            f / "generation_config.json", length_penalty=10**400
+        ),
+        "finite number.*length_penalty=1000",
+    ),
     "not finite": (lambda f: change_weights(f, spoil), "NaN"),
     "code in a pickle": (code_in_a_pickle, "Nothing in it was executed"),
     "positions": (
@@ -907,6 +978,11 @@ def test_the_activation_has_the_default_of_transformers(folder, tmp_path):
         {"no_repeat_ngram_size": 3},
         {"eos_token_id": [0, 7]},
         {"bad_words_ids": [[338], [5, 6]]},
+        {"sequence_bias": [[[5], -1.5]]},
+        {"exponential_decay_length_penalty": [9, 1.5]},
+        {"penalty_alpha": 0.6},
+        {"forced_eos_token_id": None},
+        {"a_setting_of_next_year": "x"},
     ],
     ids=str,
 )
@@ -916,6 +992,40 @@ def test_settings_that_our_search_does_not_have_are_named(
     change_json(folder / "generation_config.json", **setting)
     with pytest.warns(UserWarning, match=next(iter(setting))):
         import_marian(folder, tmp_path / "run")
+
+
+def test_settings_that_change_no_translation_are_not_named(
+    folder, tmp_path, recwarn
+):
+    change_json(
+        folder / "generation_config.json",
+        top_k=9,
+        no_repeat_ngram_size=0,
+        sequence_bias=None,
+        num_return_sequences=1,
+    )
+    import_marian(folder, tmp_path / "run")
+    assert not [x for x in recwarn if "settings" in str(x.message)]
+
+
+def test_a_terminal_only_shows_what_a_model_says(folder, tmp_path, capsys):
+    """Its files may hold sequences that a terminal would follow."""
+    card = folder / "README.md"
+    card.write_text("---\nlicense: \x1b[2Jmit\n---\n")
+    import_marian(folder, tmp_path / "run")
+    name = "\x1b]0;title\x07\u202e"
+    change_json(folder / "config.json", **{name: 1, "model_type": "marian"})
+    config = json.loads((folder / "config.json").read_text())
+    del config["d_model"]
+    (folder / "config.json").write_text(json.dumps(config))
+    arguments = ["import", str(folder), str(tmp_path / "other" / name)]
+    assert main(arguments) == 1
+    shutil.rmtree(folder)
+    assert main([arguments[0], name, arguments[2]]) == 1
+    printed = "".join(capsys.readouterr())
+    assert "must have 'd_model'" in printed
+    assert "Licence: not named" in printed
+    assert printed.replace("\n", "").isprintable()
 
 
 def test_a_folder_of_a_run_is_not_overwritten(tmp_path):

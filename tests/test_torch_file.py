@@ -371,10 +371,26 @@ def test_a_claimed_length_reserves_no_memory(read):
         read(data)
 
 
-def test_compressed_members_cannot_fill_the_memory(read):
+@pytest.mark.parametrize(
+    "compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_compressed_members_cannot_fill_the_memory(compression, read):
+    """Whatever length they say that they have."""
     state = {"a": tensor(0, (1,), (1,), storage(10**6))}
     members = {"data/0": bytes(4 * 10**6)}
-    data = zip_file(pickled(state), members, zipfile.ZIP_DEFLATED)
+    data = zip_file(pickled(state), members, compression)
+    length = struct.pack("<L", 4 * 10**6)
+    for claimed in (data, data.replace(length, struct.pack("<L", 4))):
+        with pytest.raises(ValueError, match="members are compressed"):
+            read(claimed)
+
+
+def test_members_that_overlap_are_refused(read):
+    state = {"a": tensor(0, (1,), (1,), storage(6))}
+    data = zip_file(pickled(state), {"data/0": SIX})
+    length = struct.pack("<L", len(SIX))
+    start = data.rindex(b"PK\1\2")
+    data = data[:start] + data[start:].replace(length, b"\xff\xff\xff\0")
     with pytest.raises(ValueError, match="larger than the file"):
         read(data)
 

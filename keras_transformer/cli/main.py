@@ -97,8 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, *_tensorflow_errors()) as error:
         if os.environ.get(silence.DEBUG):
             raise
-        message = " ".join(str(error).split())
-        print(f"keras-transformer: error: {message}", file=sys.stderr)
+        print(f"keras-transformer: error: {_line(error)}", file=sys.stderr)
         return 1
     except _interrupted() as error:
         print(
@@ -111,6 +110,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("keras-transformer: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def _line(error):
+    """Returns an error as one line that a terminal only shows, whatever the
+    files hold that it quotes."""
+    text = " ".join(str(error).split())
+    return "".join(
+        x if x.isprintable() else x.encode("unicode_escape").decode()
+        for x in text
+    )
 
 
 def _missing(error, name, command):

@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 import keras_transformer
+from keras_transformer.archives import check_arrays
 from keras_transformer.atomic_files import write_aside
 
 Path = str | os.PathLike
@@ -193,6 +194,7 @@ def _open(path):
             open(path, "rb") as file,  # which NumPy leaves open on an error
             np.load(file, allow_pickle=False) as archive,
         ):
+            check_arrays(archive.zip, os.fstat(file.fileno()).st_size)
             yield archive
     except DAMAGE as error:
         # Wrong bytes make NumPy seek to impossible places; any other error of

@@ -213,7 +213,7 @@ def _keep_model_card(files, folder, aside):
         return
     shutil.copyfile(card, aside / MODEL_CARD)
     found = re.search(
-        r"(?m)^license: *(\S+)", card.read_text("utf-8", "replace")
+        r"(?m)^license: *([!-~]{1,100})$", card.read_text("utf-8", "replace")
     )
     print(
         f"Licence: {found[1] if found else 'not named'}; the model card is in "

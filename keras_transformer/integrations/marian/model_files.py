@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.integrations.marian.search import number, search_settings
+from keras_transformer.integrations.marian.search import (
+    number,
+    search_settings,
+    whole_number,
+)
 from keras_transformer.integrations.marian.torch_file import read_torch_file
 from keras_transformer.integrations.marian.vocabulary import SpecialIds, is_text
 from keras_transformer.validation import shown
@@ -133,6 +137,7 @@ def read(folder: pathlib.Path) -> Checkpoint:
             sides[1].pieces,
             sides[1].special,
             tokenizer.get("model_max_length"),
+            is_whole=bool(generation),
         ),
         EPSILON["transformers"],
     )
@@ -181,9 +186,9 @@ def _shape(config):
         if name not in config:
             raise ValueError(
                 f"config.json must have {name!r}. Received: "
-                f"{', '.join(sorted(config))}. Download the file again."
+                f"{shown(sorted(config))}. Download the file again."
             )
-        return config[name]
+        return whole_number(config, name)
 
     for one, other in (
         ("encoder_attention_heads", "decoder_attention_heads"),
@@ -278,8 +283,11 @@ def read_bytes(path: pathlib.Path) -> bytes:
 def _languages(folder, config, tokenizer):
     """Returns the languages, by the tokenizer or the model's name."""
     source, target = tokenizer.get("source_lang"), tokenizer.get("target_lang")
-    if source and target:
-        return str(source), str(target)
+    if all(
+        isinstance(name, str) and re.fullmatch(r"[\w.@+-]{1,50}", name)
+        for name in (source, target)
+    ):
+        return source, target
     name = str(config.get("_name_or_path") or folder.resolve().name)
     found = re.search(r"opus-mt-(?:tc-\w+-)?(\w+)-(\w+)$", name)
     return (found[1], found[2]) if found else ("source", "target")

@@ -3,12 +3,14 @@
 import json
 import pathlib
 import re
+import struct
 import zipfile
 import zlib
 from typing import Any
 
 import numpy as np
 
+from keras_transformer.archives import check_arrays
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.integrations.marian.model_files import (
     EPSILON,
@@ -16,7 +18,10 @@ from keras_transformer.integrations.marian.model_files import (
     Side,
     read_bytes,
 )
-from keras_transformer.integrations.marian.search import number
+from keras_transformer.integrations.marian.search import (
+    number,
+    whole_number,
+)
 from keras_transformer.integrations.marian.vocabulary import ZEROS, SpecialIds
 from keras_transformer.integrations.marian.weights import (
     LOGITS_BIAS,
@@ -30,7 +35,8 @@ from keras_transformer.validation import shown
 
 DECODER = "decoder.yml"
 CONFIG = "special:model.yml"  # a member of the archive
-DAMAGED = (ValueError, EOFError, OSError)
+DAMAGED = (ValueError, KeyError, EOFError, OSError, RuntimeError, struct.error)
+MOST_YAML = 200_000  # bytes; real ones have some thousands
 ACTIVATIONS = ("swish", "relu")  # its gelu is another one than Keras'
 BEAM_SIZE, NORMALIZE = 12, 0.0  # Marian's defaults
 # Options of Marian that must have this value, or be missing.
@@ -94,7 +100,7 @@ def read(folder: pathlib.Path) -> Checkpoint:
         )
     ]
     depths = config["enc-depth"], config["dec-depth"]
-    beam_size = int(number(decoder, "beam-size", BEAM_SIZE))
+    beam_size = whole_number(decoder, "beam-size", BEAM_SIZE)
     return Checkpoint(
         dict(_renamed(name, value) for name, value in arrays.items()),
         {
@@ -113,7 +119,7 @@ def read(folder: pathlib.Path) -> Checkpoint:
         SearchSettings(
             beam_size=beam_size,
             max_beam_size=max(beam_size, SearchSettings.max_beam_size),
-            alpha=float(number(decoder, "normalize", NORMALIZE)),
+            alpha=number(decoder, "normalize", NORMALIZE),
             length_penalty="power",
             early_stopping="heuristic",
             extra_length=511,
@@ -127,10 +133,22 @@ def read(folder: pathlib.Path) -> Checkpoint:
 def _yaml(data: bytes, name) -> dict[str, Any]:
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Refuses aliases, by which a few bytes describe any number."""
+
+        def compose_node(self, parent, index):
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("it has aliases")
+            return super().compose_node(parent, index)
+
     try:
-        content = yaml.safe_load(data.rstrip(b"\0").decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(name)!r} is damaged: {error}.") from error
+        if len(data) > MOST_YAML:
+            raise ValueError(f"it has {len(data):,} bytes")
+        content = yaml.load(data.rstrip(b"\0").decode("utf-8"), Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{str(name)!r} is damaged: {error!s:.200}."
+        ) from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(name)!r} must hold names and values.")
     return content
@@ -139,10 +157,10 @@ def _yaml(data: bytes, name) -> dict[str, Any]:
 def _arrays(path):
     """Returns the arrays of an archive; pickles in it are not read."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
-    except TypeError as error:
-        raise ValueError(f"{str(path)!r} must be an archive.") from error
+        with zipfile.ZipFile(path) as archive:
+            check_arrays(archive, path.stat().st_size)
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
     except FileNotFoundError as error:
         raise ValueError(f"There is no {str(path)!r}.") from error
     except (*DAMAGED, zipfile.BadZipFile, zlib.error) as error:
@@ -163,8 +181,12 @@ def _check(config):
                 f"Marian's option {name} must be {expected!r}. Received: "
                 f"{shown(config[name])}"
             )
-    if "n" in str(config.get("transformer-postprocess-emb", "d")):
-        raise ValueError("Marian's embeddings may not be normalised.")
+    steps = config.get("transformer-postprocess-emb", "d")
+    if not isinstance(steps, str) or "n" in steps:
+        raise ValueError(
+            "Marian's embeddings may not be normalised. Received: "
+            f"transformer-postprocess-emb={shown(steps)}"
+        )
     activation = config.get("transformer-ffn-activation", "swish")
     if activation not in ACTIVATIONS:
         raise ValueError(
@@ -178,11 +200,7 @@ def _check(config):
         "transformer-heads",
         "transformer-dim-ffn",
     ):
-        if not isinstance(config.get(name), int):
-            raise ValueError(
-                f"Marian's option {name} must be a number. Received: "
-                f"{shown(config.get(name))}"
-            )
+        whole_number(config, name)
 
 
 def _renamed(name: str, value: np.ndarray) -> tuple[str, np.ndarray]:

@@ -15,6 +15,8 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
+from keras_transformer.archives import check_stored
+
 ZIP_MAGIC = b"PK\x03\x04"  # since PyTorch 1.6
 LEGACY_HEADER = (0x1950A86A20F9469CFC6C, 1001)  # magic number, protocol
 BFLOAT16 = "torch.BFloat16Storage"
@@ -121,9 +123,7 @@ def _read_zip(file: BinaryIO) -> dict[str, np.ndarray]:
     """Reads an archive with the members data.pkl, data/0, data/1, …"""
     size = os.fstat(file.fileno()).st_size
     with zipfile.ZipFile(file) as archive:
-        # Compressed or overlapping members could fill the memory.
-        if sum(member.file_size for member in archive.infolist()) > size:
-            raise ValueError("its members are larger than the file")
+        check_stored(archive, size)
         names = [name.partition("/") for name in archive.namelist()]
         folders = [name[0] for name in names if name[2] == "data.pkl"]
         if len(folders) != 1:

@@ -11,6 +11,7 @@ from keras_transformer.integrations.marian.vocabulary import ZEROS
 from keras_transformer.layers import positional_encoding
 from keras_transformer.model import Transformer
 from keras_transformer.training.checkpoints import state_of
+from keras_transformer.validation import shown
 
 Weights = Mapping[str, np.ndarray]
 
@@ -111,11 +112,13 @@ def our_weights(
             another shape; if positions are not those of the paper.
     """
     for name, value in weights.items():
-        if value.dtype.kind in "iub":  # bfloat16 is not NumPy's, but no integer
+        # bfloat16 is not NumPy's.
+        if value.dtype.kind != "f" and value.dtype.name != "bfloat16":
             raise ValueError(
-                f"Weights must be floating-point numbers. Received: {name} of "
-                f"{value.dtype}."
+                "Weights must be floating-point numbers. Received: "
+                f"{shown(name)} of {value.dtype}."
             )
+    _check_sizes(weights, config)
     left = dict(weights)
     source, target, projection = tables(weights)
     for name in {*SOURCE_TABLE, *TARGET_TABLE, PROJECTION}:
@@ -148,7 +151,7 @@ def our_weights(
             value = value.T if path.endswith("kernel") else value
         if value.shape != tuple(variable.shape):
             raise ValueError(
-                f"A weight has another shape than config.json says. Received: "
+                f"A weight has another shape than the config says. Received: "
                 f"{path} with {value.shape}, expected {tuple(variable.shape)}."
             )
         if not np.isfinite(value).all():
@@ -160,10 +163,38 @@ def our_weights(
     if left:
         raise ValueError(
             "A Marian model has no such weights. Received: "
-            f"{', '.join(sorted(left)[:3])}, …, {len(left)} in all. Is it "
+            f"{shown(sorted(left)[:3])}, {len(left)} in all. Is it "
             "another architecture?"
         )
     return found
+
+
+def _check_sizes(weights, config):
+    """Checks the sizes of a config before layers of these sizes are built."""
+    table = tables(weights)[1]
+    if table.shape[1:] != (config.d_model,):
+        raise ValueError(
+            "Embeddings must be as wide as the model. Received: d_model="
+            f"{config.d_model}, a table of shape {table.shape}."
+        )
+    for side, depth in (
+        ("encoder", config.encoder_depth),
+        ("decoder", config.decoder_depth),
+    ):
+        layer = re.compile(rf"model\.{side}\.layers\.(\d+)\.")
+        found = {match[1] for match in map(layer.match, weights) if match}
+        if len(found) != depth:
+            raise ValueError(
+                f"The {side} must have weights for each layer. Received: "
+                f"{depth:,} layers, weights for {len(found):,}."
+            )
+        name = f"model.{side}.layers.0.fc1.weight"
+        expected = config.d_ff, config.d_model
+        if name in weights and weights[name].shape != expected:
+            raise ValueError(
+                "A weight has another shape than the config says. Received: "
+                f"{name} with {weights[name].shape}, expected {expected}."
+            )
 
 
 def _rows(path, table, rows):
