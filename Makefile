@@ -15,7 +15,7 @@ ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: check demo serve test test-jax test-torch test-transformers test-page \
-    test-programs test-serve test-ray test-slow docs lint format clean
+    test-programs test-serve test-ray test-slow fuzz docs lint format clean
 
 demo: .venv/text  ## train, export and use a model: three to seven minutes
 	@mkdir -p runs
@@ -80,6 +80,9 @@ test-programs: .venv/dev  ## guides, examples, signals, exports as programs
 test-slow: .venv/dev  ## also what takes minutes
 	$(BIN)/python -m pytest -m slow
 
+fuzz: .venv/fuzz  ## the readers of foreign bytes; five minutes
+	$(BIN)/python tests/fuzz.py --seconds $(or $(SECONDS_EACH),20)
+
 docs: .venv/docs  ## the documentation, in build/docs; runs the guides
 	@mkdir -p runs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet \
@@ -102,6 +105,10 @@ clean:  ## remove what was installed and built; runs/ and saved_models/ stay
 	    "keras_transformer needs Python 3.11 to 3.13; try make PYTHON=python3.12")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[$(notdir $@)]'
+	touch $@
+
+.venv/fuzz: .venv/dev
+	$(BIN)/python -m pip install --quiet 'atheris>=3'
 	touch $@
 
 # With both extras pip chooses versions that suit both.

@@ -40,14 +40,19 @@ def check_arrays(archive: zipfile.ZipFile, size: int) -> None:
     check_stored(archive, size)
     for member in archive.infolist():
         with archive.open(member) as file:
-            version = npy_format.read_magic(file)
-            if version not in _HEADERS:
-                raise ValueError(f"{member.filename} has an unknown format")
-            shape, _, dtype = _HEADERS[version](file)
+            shape, dtype = _read_header(file, member.filename)
             expected = file.tell() + math.prod(shape) * dtype.itemsize
-        if (
-            dtype.hasobject
-            or expected != member.file_size
-            or min(shape, default=0) < 0
-        ):
+        if expected != member.file_size or min(shape, default=0) < 0:
             raise ValueError(f"{member.filename} is no array of its size")
+
+
+def _read_header(file, name):
+    """Returns the shape and the dtype of an array; `file` is then behind."""
+    try:
+        read = _HEADERS[npy_format.read_magic(file)]
+        shape, _, dtype = read(file)
+    except Exception as error:  # it has the header of Python's syntax parsed
+        raise ValueError(f"{name} is no array of NumPy") from error
+    if dtype.hasobject:
+        raise ValueError(f"{name} has objects, which need a pickle")
+    return shape, dtype

@@ -132,7 +132,7 @@ def _demo(name, x):
     upper = np.array([line.upper() for line in text], object)
     score = np.full(count, -0.1, np.float32)
     if name == "n_best":
-        size = int(x.get("beam_size", 4))
+        size = int(np.clip(x.get("beam_size", 4), 1, 32))
         return {
             "translation": upper[:, None].repeat(size, 1),
             "score": score[:, None].repeat(size, 1),
@@ -190,6 +190,8 @@ class FakeRegistry:
     """Three models: as ours, as TensorFlow Serving's tests have, and others."""
 
     labels = {("half", "stable"): 123, ("demo", "stable"): 1}
+    are_ready = True
+    names = "demo", "half", "types", "a/b:ü"
 
     def __init__(self):
         half = {"serving_default": signature(X, _shapes(y=("float32", None)))}

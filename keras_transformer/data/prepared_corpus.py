@@ -11,6 +11,7 @@ NumPy maps these files into memory, so a pair costs no memory until it is read.
 
 import concurrent.futures
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -24,6 +25,7 @@ from keras_transformer import hardware
 from keras_transformer.data.batches import EncodedPairs, Rows, take_slices
 from keras_transformer.data.corpus import is_path
 from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.validation import shown
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -200,6 +202,9 @@ class _Corpus:
         return np.where(partial, shuffled.numpy(), rows)
 
 
+_NO_SHARD = "{!r} and {!r} are no shard. Prepare the corpus again."
+
+
 class _Shard:
     """Reads pairs from the two files of a shard."""
 
@@ -228,13 +233,28 @@ class _Shard:
                         "the corpus was in use. Start again."
                     )
                 self._seen[path] = found
-        tokens, places = (np.load(path, mmap_mode="r") for path in self._sums)
+        tokens, places = map(_mapped, self._sums)
+        if tokens.ndim != 1 or places.shape != (self.pairs + 1, 2):
+            raise ValueError(_NO_SHARD.format(*self._sums))
         starts, ends = places[rows], places[rows + 1]
         middle = starts[:, 1]
+        bounds = starts[:, 0], middle, ends[:, 0], np.uint32(len(tokens))
+        if any(np.any(x > y) for x, y in itertools.pairwise(bounds)):
+            raise ValueError(_NO_SHARD.format(*self._sums))
         return EncodedPairs(
             take_slices(tokens, starts[:, 0], middle - starts[:, 0]),
             take_slices(tokens, middle, ends[:, 0] - middle),
         )
+
+
+def _mapped(path):
+    """Returns the array of a file, which is read when it is used."""
+    try:
+        return np.load(path, mmap_mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # NumPy lets the errors of Python's parser out
+        raise ValueError(f"{str(path)!r} is no array of NumPy.") from error
 
 
 def _identity(path):
@@ -272,8 +292,8 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any]:
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise ValueError(
-            f"{str(path)!r} has format {found!r}, this version reads format "
-            f"{FORMAT}. Prepare the corpus again; if the file is not of "
+            f"{str(path)!r} has format {shown(found)}, this version reads "
+            f"format {FORMAT}. Prepare the corpus again; if the file is not of "
             "`keras-transformer prepare`, give it another name."
         )
     return manifest

@@ -16,6 +16,7 @@ from keras_transformer.data.text_files import (
     raw_lines,
     stream_lines,
 )
+from keras_transformer.validation import shown
 
 ROWS = 4096  # of a Parquet file, read at a time
 # A row of which each cell is quoted, with quotation marks inside doubled, or
@@ -158,7 +159,7 @@ def _place(names, column, path):
 def _no_column(table, column, names):
     return (
         f"{table!r} has no column {column!r}. Expected one of: "
-        f"{', '.join(names)}. Name the columns by --source and --target."
+        f"{shown(names)}. Name the columns by --source and --target."
     )
 
 

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from keras_transformer.serve.access import read_text
+from keras_transformer.validation import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,8 @@ def read_config_file(path: str | os.PathLike) -> list[ModelConfig]:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         raise ValueError(
-            f"{str(path)!r} is no config file of TensorFlow Serving: {error}"
+            f"{str(path)!r} is no config file of TensorFlow Serving: "
+            f"{error!s:.200}"
         ) from error
     entries = message.model_config_list.config
     if not entries:
@@ -115,7 +117,7 @@ def read_config_file(path: str | os.PathLike) -> list[ModelConfig]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
             f"Models of one config file must have different names. Received: "
-            f"{', '.join(twice)} more than once in {str(path)!r}."
+            f"{shown(twice)} more than once in {str(path)!r}."
         )
     return configs
 
@@ -164,7 +166,7 @@ def _config(entry, path):
         if not is_valid:
             raise ValueError(
                 f"`{name}` of a model {expected}. Received: "
-                f"{name}={getattr(entry, name)!r} in {str(path)!r}."
+                f"{name}={shown(getattr(entry, name))} in {str(path)!r}."
             )
     policy = entry.model_version_policy
     kind = policy.WhichOneof("policy_choice")

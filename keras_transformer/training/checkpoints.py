@@ -24,6 +24,7 @@ import numpy as np
 import keras_transformer
 from keras_transformer.archives import check_arrays
 from keras_transformer.atomic_files import write_aside
+from keras_transformer.validation import shown
 
 Path = str | os.PathLike
 Contents = TypeVar("Contents")
@@ -159,7 +160,7 @@ def read_metadata(path: Path) -> dict:
         DamagedCheckpointError: if it cannot be read.
     """
     with _open(path) as archive:
-        return json.loads(str(archive[METADATA]))
+        return _metadata(archive[METADATA])
 
 
 def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
@@ -174,16 +175,23 @@ def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
         if wrong is not None:
             raise zipfile.BadZipFile(f"wrong checksum of {wrong}")
         arrays = {name: archive[name] for name in archive.files}
-        metadata = json.loads(str(arrays.pop(METADATA)))
-        if sorted(arrays) != metadata["arrays"]:
+        metadata = _metadata(arrays.pop(METADATA))
+        if sorted(arrays) != metadata.get("arrays"):
             raise zipfile.BadZipFile("its list of contents is wrong")
     if metadata.get("format") != FORMAT:
         raise ValueError(
-            f"{str(path)!r} has format {metadata.get('format')!r}, this "
+            f"{str(path)!r} has format {shown(metadata.get('format'))}, this "
             f"version reads format {FORMAT}. Train again, or install the "
-            f"version that wrote it: {metadata.get('keras_transformer')}."
+            f"version that wrote it: {metadata.get('keras_transformer')!s:.50}."
         )
     return metadata, arrays
+
+
+def _metadata(member):
+    metadata = json.loads(str(member))
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata is no object")
+    return metadata
 
 
 @contextlib.contextmanager

@@ -146,7 +146,7 @@ def open_run(folder: str | os.PathLike) -> Run:
         raise ValueError(
             f"{str(folder)!r} has format {shown(record.get('format'))}, this "
             f"version reads format {FORMAT}. Train again, or install the "
-            f"version that wrote it: {record.get('keras_transformer')}."
+            f"version that wrote it: {shown(record.get('keras_transformer'))}."
         )
     for side, model in zip(("source", "target"), models, strict=True):
         expected = str(record.get(f"{side}_vocabulary"))
