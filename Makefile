@@ -5,6 +5,11 @@ BIN := .venv/bin
 # gigabytes of it: there, better TORCH="torch --index-url URL" with the address
 # of the CPU builds that PyTorch's installation page gives.
 TORCH ?= torch==2.13.0
+# Versions that were tested, of all that pip installs here. Empty, as in
+# `make CONSTRAINTS= test`, it installs the newest; `make constraints` renews it.
+CONSTRAINTS ?= constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet \
+    $(CONSTRAINTS:%=--constraint %) --editable
 # The export that `make serve` and `make test-page` serve.
 MODEL ?= saved_models/demo
 # What the other backends run, too.
@@ -15,7 +20,8 @@ ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: check demo serve test test-jax test-torch test-transformers test-page \
-    test-programs test-serve test-ray test-slow fuzz docs lint format clean
+    test-programs test-serve test-ray test-slow fuzz docs lint format \
+    constraints clean
 
 demo: .venv/text  ## train, export and use a model: three to seven minutes
 	@mkdir -p runs
@@ -97,14 +103,24 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Without the other PyTorch, whose builds have names of their own.
+constraints: setup.py  ## renew constraints.txt, then run `make check`
+	rm -rf build/constraints
+	$(PYTHON) -m venv build/constraints
+	build/constraints/bin/python -m pip install --quiet \
+	    '.[dev,docs,page,ray]' 'atheris>=3'
+	build/constraints/bin/python -m pip freeze --exclude keras-transformer-paper \
+	    > constraints.txt
+	rm -rf build/constraints
+
 clean:  ## remove what was installed and built; runs/ and saved_models/ stay
 	rm -rf .venv .venv-torch build dist *.egg-info
 
-.venv/dev .venv/text .venv/docs .venv/page .venv/serve: setup.py
+.venv/dev .venv/text .venv/docs .venv/page .venv/serve: setup.py $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and \
 	    "keras_transformer needs Python 3.11 to 3.13; try make PYTHON=python3.12")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable '.[$(notdir $@)]'
+	$(INSTALL) '.[$(notdir $@)]'
 	touch $@
 
 .venv/fuzz: .venv/dev
@@ -113,17 +129,17 @@ clean:  ## remove what was installed and built; runs/ and saved_models/ stay
 
 # With both extras pip chooses versions that suit both.
 .venv/ray: .venv/dev
-	$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
+	$(INSTALL) '.[dev,ray]'
 	touch $@
 
 saved_models/demo:
 	$(MAKE) demo
 
-.venv-torch/done: setup.py
+.venv-torch/done: setup.py $(CONSTRAINTS)
 	test -x .venv-torch/bin/pip || $(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet $(TORCH)
-	.venv-torch/bin/python -m pip install --quiet --editable . \
-	    'pytest>=8' pytest-xdist
+	.venv-torch/bin/python -m pip install --quiet \
+	    $(CONSTRAINTS:%=--constraint %) --editable . 'pytest>=8' pytest-xdist
 	touch $@
 
 .venv-torch/transformers: .venv-torch/done

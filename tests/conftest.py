@@ -115,7 +115,9 @@ def all_of_one_bleu():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(callbacks, "translate_lines", lambda *_, **__: [])
-        patch.setattr(callbacks.evaluation, "score", lambda *_: {"bleu": 1.0})
+        result = {"bleu": 1.0, "chrf": 1.0, "sentences": 1}
+        result |= {"bleu_signature": "none", "chrf_signature": "none"}
+        patch.setattr(callbacks.evaluation, "score", lambda *_: result)
         yield
 
 

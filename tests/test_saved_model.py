@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from look_alikes import look_alikes
 
+from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.export import saved_model
 from keras_transformer.export.files import METADATA, SUMS, write_sums
 from keras_transformer.export.saved_translator import SavedTranslator
@@ -23,7 +26,10 @@ from keras_transformer.inference import evaluation
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
+from keras_transformer.training import checkpoints
+from keras_transformer.training.model_card import MODEL_CARD, write_model_card
 from keras_transformer.training.models import load_model
+from keras_transformer.training.run import open_run
 
 pytestmark = pytest.mark.usefixtures("optimized_graphs")
 
@@ -475,6 +481,29 @@ def test_an_export_needs_a_name_that_servers_accept(
     )
     path = saved_model.export(run, "2")
     assert (path / "README.md").read_text().startswith("# demo, version 2")
+
+
+def test_an_export_has_a_card_of_what_it_is(run, exported):
+    card = (exported / MODEL_CARD).read_text("utf-8")
+    assert card.startswith("---\nlanguage: [en, de]\n")
+    assert re.search(r"\| d_model, d_ff, heads \| 22, 31, 2 \|", card)
+    pairs = len(PreparedCorpus(run.data))
+    assert f"split `train`, {pairs:,} sentence pairs; " in card
+    chosen = checkpoints.read_metadata(run.weights)["chosen"]
+    assert f"Weights: {chosen}." in card
+    assert str(pathlib.Path(run.recipe.corpus).parent) not in card
+    assert f"  {MODEL_CARD}\n" in (exported / SUMS).read_text()
+
+
+def test_a_card_has_the_scores_of_a_run(run, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    (folder / "evaluations.jsonl").unlink(missing_ok=True)
+    result = evaluation.score(*[["Zimmer 7 ist im Keller."] * 1234] * 2)
+    evaluation.remember(folder, result | {"split": "test"})
+    write_model_card(open_run(folder), tmp_path / "card.md")
+    text = (tmp_path / "card.md").read_text("utf-8")
+    assert "| test | 1,234 | 100.0 | 100.0 |" in text
+    assert result["bleu_signature"] in text
 
 
 @pytest.mark.programs

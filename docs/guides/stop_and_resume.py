@@ -154,7 +154,7 @@ for path in sorted(resumed.folder.rglob("*")):
 # | `data/` | the encoded training pairs, with a manifest of counts and checksums, if `prepare` did not make the corpus |
 # | `initial/` | the weights of the other run that it began with, if any |
 # | `teacher/` | the whole model of that run, with `--teacher-weight` |
-# | `MODEL_CARD.md` | the card of an imported model |
+# | `MODEL_CARD.md` | the card of an imported model; other exports get one |
 # | `draft-head-N.npz` | the draft head that `export --draft-tokens N` has trained |
 # | `checkpoints/step-*.npz` | all state after a step |
 # | `checkpoints/validated.json` | the best validation so far, after each validation |

@@ -49,8 +49,9 @@ from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
 from keras_transformer.inference.translator import Translator, best_of
 from keras_transformer.training import checkpoints
 from keras_transformer.training.draft_head import train_draft_head
+from keras_transformer.training.model_card import MODEL_CARD, write_model_card
 from keras_transformer.training.models import digest, load_model
-from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
+from keras_transformer.training.run import Run
 from keras_transformer.training.run_data import (
     load_training_pairs,
     without_bpe_dropout,
@@ -162,7 +163,7 @@ def export(
             metadata,
             _some_text(run.source_tokenizer),
         )
-        copy_model_card(run, aside / MODEL_CARD)
+        write_model_card(run, aside / MODEL_CARD)
         write_sums(aside)
     return path
 

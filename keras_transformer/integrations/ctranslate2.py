@@ -27,8 +27,9 @@ from keras_transformer.ids import END, START, UNKNOWN
 from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.embeddings import SINUSOIDAL
 from keras_transformer.model import Transformer
+from keras_transformer.training.model_card import MODEL_CARD, write_model_card
 from keras_transformer.training.models import load_model
-from keras_transformer.training.run import MODEL_CARD, Run, copy_model_card
+from keras_transformer.training.run import Run
 
 ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
@@ -90,7 +91,7 @@ def export(
         spec.save(str(aside))
         (aside / "source.model").write_bytes(run.source_tokenizer.model)
         (aside / "target.model").write_bytes(run.target_tokenizer.model)
-        copy_model_card(run, aside / MODEL_CARD)
+        write_model_card(run, aside / MODEL_CARD)
     return path
 
 

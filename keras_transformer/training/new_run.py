@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from keras_transformer.data.prepared_corpus import (
 from keras_transformer.hardware import resolve_dtype_policy
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training import checkpoints
+from keras_transformer.training.model_card import MODEL_CARD
 from keras_transformer.training.models import (
     load_model,
     with_other_depth,
@@ -32,9 +34,7 @@ from keras_transformer.training.models import (
 )
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import (
-    MODEL_CARD,
     Run,
-    copy_model_card,
     open_run,
     write_run,
 )
@@ -173,7 +173,8 @@ def start_run(
             if _depths(config) != _depths(initial.config):
                 model = with_other_depth(model, config, recipe.seed)
             checkpoints.save(aside / "initial", model, step=0)
-            copy_model_card(initial, aside / MODEL_CARD)
+            if (initial.folder / MODEL_CARD).exists():
+                shutil.copyfile(initial.folder / MODEL_CARD, aside / MODEL_CARD)
     return run
 
 

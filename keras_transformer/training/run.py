@@ -18,7 +18,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import time
 from typing import Any
 
@@ -39,7 +38,6 @@ from keras_transformer.validation import shown
 FORMAT = 2
 STARTS = "starts.jsonl"
 LONGEST_WAIT = 24 * 3600  # seconds for which workers wait for the first
-MODEL_CARD = "MODEL_CARD.md"  # an imported model brings it, with the licence
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -258,14 +256,6 @@ def write_records(path: pathlib.Path, records: list[dict[str, Any]]):
     with write_aside(path) as file:
         for record in records:
             file.write((json.dumps(record) + "\n").encode())
-
-
-def copy_model_card(run: Run, path: pathlib.Path):
-    """Copies the model card of the imported model that a run is or began
-    with, if there is one."""
-    card = run.folder / MODEL_CARD
-    if card.exists():
-        shutil.copyfile(card, path)
 
 
 def wait_for_file(path: pathlib.Path):

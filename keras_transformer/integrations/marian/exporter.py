@@ -34,8 +34,9 @@ from keras_transformer.integrations.marian.weights import (
 )
 from keras_transformer.layers.embeddings import SINUSOIDAL
 from keras_transformer.model import Transformer
+from keras_transformer.training.model_card import write_model_card
 from keras_transformer.training.models import load_model
-from keras_transformer.training.run import Run, copy_model_card
+from keras_transformer.training.run import Run
 
 
 def export(run: Run, path: str | os.PathLike) -> pathlib.Path:
@@ -73,7 +74,7 @@ def export(run: Run, path: str | os.PathLike) -> pathlib.Path:
         for name, content in _json_files(run).items():
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             (aside / name).write_text(text, encoding="utf-8")
-        copy_model_card(run, aside / "README.md")
+        write_model_card(run, aside / "README.md")
     return path
 
 

@@ -28,9 +28,10 @@ from keras_transformer.integrations.marian.weights import (
     our_weights,
     tables,
 )
+from keras_transformer.training.model_card import MODEL_CARD
 from keras_transformer.training.models import write_trained
 from keras_transformer.training.recipe import Recipe
-from keras_transformer.training.run import MODEL_CARD, Run
+from keras_transformer.training.run import Run
 from keras_transformer.validation import shown
 
 NEWER_MODEL = "(?i)opus-?mt-tc|opustc"
