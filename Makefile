@@ -20,7 +20,8 @@ ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: check demo serve test test-jax test-torch test-transformers test-page \
-    test-programs test-serve test-ray test-slow fuzz docs lint format \
+    test-programs test-serve test-hostile test-ray test-slow \
+    fuzz docs lint format \
     constraints clean
 
 demo: .venv/text  ## train, export and use a model: three to seven minutes
@@ -73,7 +74,12 @@ test-page: .venv/page $(MODEL)  ## the server's page, in a browser
 	    tests/page_checks.py
 
 test-serve: .venv/dev  ## the server as a process, under load
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests/serve_checks.py
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/serve_checks.py \
+	    tests/hostile_checks.py
+
+test-hostile: .venv/dev  ## bad clients; a quarter of an hour, nothing beside it
+	REQUESTS=2000 SOAK_SECONDS=600 \
+	    $(BIN)/python -m pytest -s tests/hostile_checks.py
 
 # The same checks, computed by replicas of Ray Serve, and those of Ray alone.
 test-ray: .venv/ray  ## the server on Ray, under load; five minutes
