@@ -20,9 +20,8 @@ ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: check demo serve test test-jax test-torch test-transformers test-page \
-    test-programs test-serve test-hostile test-ray test-slow \
-    fuzz docs lint format \
-    constraints clean
+    test-programs test-serve test-hostile test-ray test-slow fuzz docs lint \
+    format constraints clean
 
 demo: .venv/text  ## train, export and use a model: three to seven minutes
 	@mkdir -p runs
@@ -77,7 +76,7 @@ test-serve: .venv/dev  ## the server as a process, under load
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/serve_checks.py \
 	    tests/hostile_checks.py
 
-test-hostile: .venv/dev  ## bad clients; a quarter of an hour, nothing beside it
+test-hostile: .venv/dev  ## bad clients; 25 minutes, nothing beside it
 	REQUESTS=2000 SOAK_SECONDS=600 \
 	    $(BIN)/python -m pytest -s tests/hostile_checks.py
 

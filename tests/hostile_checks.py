@@ -1,7 +1,7 @@
 """Checks the server under clients that mean harm, or know no better.
 
-Run by `make test-serve` in small; `make test-hostile` takes a quarter of an
-hour and prints a table. `REQUESTS` is the number of bad requests of each kind,
+Run by `make test-serve` in small; `make test-hostile` takes 25 minutes and
+prints tables. `REQUESTS` is the number of bad requests of each kind,
 `SOAK_SECONDS` the time of all kinds of clients together.
 """
 
