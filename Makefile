@@ -76,8 +76,8 @@ test-serve: .venv/dev  ## the server as a process, under load
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/serve_checks.py \
 	    tests/hostile_checks.py
 
-test-hostile: .venv/dev  ## bad clients; 25 minutes, nothing beside it
-	REQUESTS=2000 SOAK_SECONDS=600 \
+test-hostile: .venv/dev $(MODEL)  ## bad clients; 20 minutes, nothing beside it
+	MODEL=$(MODEL) REQUESTS=2000 SOAK_SECONDS=600 \
 	    $(BIN)/python -m pytest -s tests/hostile_checks.py
 
 # The same checks, computed by replicas of Ray Serve, and those of Ray alone.

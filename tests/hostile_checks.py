@@ -1,19 +1,23 @@
 """Checks the server under clients that mean harm, or know no better.
 
-Run by `make test-serve` in small; `make test-hostile` takes 25 minutes and
+Run by `make test-serve` in small; `make test-hostile` takes 20 minutes and
 prints tables. `REQUESTS` is the number of bad requests of each kind,
-`SOAK_SECONDS` the time of all kinds of clients together.
+`SOAK_SECONDS` the time of all kinds of clients together, and `MODEL` an export,
+by default one that was hardly trained, whose translations have no end.
 """
 
 import concurrent.futures
 import contextlib
 import gzip
+import http.client
 import json
 import os
 import random
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -37,10 +41,26 @@ LONG = "Room 7 is on the third floor. " * 13  # 400 bytes
 
 
 @pytest.fixture(scope="module")
-def folder(exported, tmp_path_factory):
+def folder(request, tmp_path_factory):
+    given = os.environ.get("MODEL")
+    path = f"{given}/1" if given else request.getfixturevalue("exported")
     folder = tmp_path_factory.mktemp("served") / "demo"
-    shutil.copytree(exported, folder / "1")
+    shutil.copytree(path, folder / "1")
     return folder
+
+
+# In a process of its own: the clients of a test keep its interpreter busy.
+ASK_HEALTH = """
+import http.client, sys, time
+longest = 0
+while not print(longest, flush=True) and sys.stdin.readline():
+    start = time.monotonic()
+    client = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]))
+    client.request("GET", "/healthz")
+    assert client.getresponse().status == 200
+    client.close()
+    longest = max(longest, time.monotonic() - start)
+"""
 
 
 class Watch:
@@ -52,7 +72,6 @@ class Watch:
     def __init__(self, server):
         self.server = server
         self.longest = self.peak = 0.0
-        self.failures = []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -65,15 +84,19 @@ class Watch:
         self._thread.join()
 
     def _watch(self):
-        while not self._is_over.wait(0.05):
-            start = time.monotonic()
-            try:
-                status, _, _ = self.server.request("GET", "/healthz")
-                assert status == 200
-            except Exception as error:
-                self.failures.append(repr(error))
-            self.longest = max(self.longest, time.monotonic() - start)
-            self.peak = max(self.peak, memory(self.server))
+        command = [sys.executable, "-c", ASK_HEALTH, str(self.server.port)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe) as asking:
+            while True:
+                answer = asking.stdout.readline()
+                # Nothing is printed by a process that has failed.
+                self.longest = float(answer or "inf")
+                self.peak = max(self.peak, memory(self.server))
+                if self._is_over.wait(0.05) or not answer:
+                    break
+                asking.stdin.write(b"\n")
+                asking.stdin.flush()
+            asking.stdin.close()
 
 
 def memory(server):
@@ -140,7 +163,6 @@ def test_the_largest_inputs_have_their_budgets(folder, tmp_path, capsys):
         seconds = time.monotonic() - start
         grown = max(0, watch.peak - before) / 1e6
         rows.append((name, size, status, seconds, grown, watch.longest))
-        assert watch.failures == []
         assert watch.longest < LONGEST_WAIT, rows[-1]
         assert grown < 100 * size / 1e6 + 700, rows[-1]
 
@@ -220,7 +242,11 @@ def test_bad_and_large_requests_leave_memory_as_it_was(
     server = Server(folder, tmp_path / "log.txt", "--no-access-log")
 
     def ask(data):
-        status, _, answer = server.request("POST", PREDICT, data, timeout=120)
+        try:
+            found = server.request("POST", PREDICT, data, timeout=120)
+        except http.client.IncompleteRead:
+            return "cut off"  # a large answer, by --timeout
+        status, _, answer = found
         assert status < 500 or status == 504, answer[:300]
         assert isinstance(json.loads(answer), dict)
         return status
@@ -234,9 +260,8 @@ def test_bad_and_large_requests_leave_memory_as_it_was(
                 bodies = [kind(draw) for _ in range(REQUESTS // 2)]
                 with Watch(server) as watch:
                     statuses = [*pool.map(ask, bodies)]
-                assert watch.failures == []
                 assert watch.longest < LONGEST_WAIT
-                counts = {x: statuses.count(x) for x in sorted({*statuses})}
+                counts = {x: statuses.count(x) for x in {*statuses}}
                 after = memory(server) / 1e6
                 found[kind.__name__, part] = after, watch, counts
     with capsys.disabled():
@@ -254,11 +279,9 @@ def test_bad_and_large_requests_leave_memory_as_it_was(
     assert "Traceback" not in server.log.read_text()
 
 
-def test_good_requests_are_answered_beside_bad_ones(
-    exported, folder, tmp_path, capsys
-):
+def test_good_requests_are_answered_beside_bad_ones(folder, tmp_path, capsys):
     """Clients of all kinds, new versions and killed processes together."""
-    expected = translations(exported, TEXTS)
+    expected = translations(folder / "1", TEXTS)
     server = Server(folder, tmp_path / "log.txt", "--poll-seconds", "0.2")
     server.translate(*TEXTS)
     is_over = threading.Event()
@@ -268,7 +291,7 @@ def test_good_requests_are_answered_beside_bad_ones(
         draw = random.Random(seed)
         while not is_over.is_set():
             data = draw.choice([malformed, large])(draw)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, http.client.HTTPException):
                 server.request("POST", PREDICT, data, timeout=60)
             counts["bad"] += 1
 
@@ -287,17 +310,18 @@ def test_good_requests_are_answered_beside_bad_ones(
 
     def disturb():
         version = 2
-        while not is_over.wait(3):
+        pause = min(20, SOAK_SECONDS / 6)
+        while not is_over.wait(pause):
             aside = folder / f".{version}"
             shutil.copytree(folder / "1", aside)
             os.rename(aside, folder / f"{version}")
             counts["swaps"] += 1
-            is_over.wait(5)
+            is_over.wait(pause)
             for worker in server.workers()[:1]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker, signal.SIGKILL)
                 counts["kills"] += 1
-            is_over.wait(5)
+            is_over.wait(pause)
             shutil.rmtree(folder / f"{version}")
             version += 1
 
@@ -318,7 +342,6 @@ def test_good_requests_are_answered_beside_bad_ones(
             f"{watch.longest:.2f} s; memory at most {watch.peak / 1e6:.0f} MB"
         )
     assert load.failures == []
-    assert watch.failures == []
     assert load.answers > 20
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()

@@ -221,6 +221,9 @@ class FakeRegistry:
             raise not_served(name, version)
         return found[-1]
 
+    async def predict(self, served, wanted, name, inputs, timeout=None):
+        return await served.predict(name, inputs, timeout)
+
     def statuses(self, name, version=None, label=None):
         version = self._number(name, version, label)
         known = [

@@ -20,7 +20,11 @@ from keras_transformer.serve import grpc_services, rest, server, worker
 from keras_transformer.serve import served_model as served_model_module
 from keras_transformer.serve.access import Tokens
 from keras_transformer.serve.batching import MOST_PATIENCE, QueuedRows, RowQueue
-from keras_transformer.serve.errors import ProcessEndedError, ServingError
+from keras_transformer.serve.errors import (
+    ProcessEndedError,
+    ServingError,
+    VersionEndedError,
+)
 from keras_transformer.serve.http_app import Application
 from keras_transformer.serve.metrics import Metrics
 from keras_transformer.serve.model_config import (
@@ -388,6 +392,25 @@ def test_a_version_ends_when_nobody_waits_for_it(exported):
 
     with_version(exported, engine, use)
     assert engine.batches == ["stopped"]
+
+
+def test_a_version_that_has_no_engine_any_more_keeps_nobody_waiting(exported):
+    engine = FakeEngine()
+
+    async def use(version):
+        engine.may_compute.clear()
+        engine.is_running = False
+        asking = [
+            asyncio.create_task(version.predict("serving_default", texts(x)))
+            for x in ("a", "b" * 99)
+        ]
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(version.stop(), 10)
+        for task in asking:
+            with pytest.raises(VersionEndedError):
+                await task
+
+    with_version(exported, engine, use)
 
 
 def test_pages_of_other_sites_may_send_a_token(exported, tmp_path):

@@ -4,11 +4,17 @@ import asyncio
 import logging
 import pathlib
 import re
+import shutil
 
+import numpy as np
 import pytest
 
 from keras_transformer.serve import model_registry
-from keras_transformer.serve.errors import ProcessEndedError, ServingError
+from keras_transformer.serve.errors import (
+    ProcessEndedError,
+    ServingError,
+    VersionEndedError,
+)
 from keras_transformer.serve.model_config import (
     ModelConfig,
     config_of_path,
@@ -384,3 +390,39 @@ def test_a_version_that_is_being_unloaded_ends_with_the_server(tmp_path):
 @pytest.fixture(autouse=True)
 def log_warnings(caplog):
     caplog.set_level(logging.ERROR, "keras_transformer.serve")
+
+
+def test_another_version_answers_for_one_that_cannot_any_more(tmp_path):
+    """Or else the client is told to try again."""
+
+    class Answering(Served):
+        async def predict(self, signature_name, inputs, timeout=None):
+            if not self.is_running:
+                raise VersionEndedError
+            return {"translation": np.array([self.number])}
+
+    make_versions(tmp_path, 3, 4)
+    config = [ModelConfig("demo", tmp_path, versions=[3, 4])]
+
+    async def start_version(name, path):
+        return Answering(path)
+
+    async def run():
+        models = ModelRegistry(lambda: config, start_version, 0.01)
+        await models.update()
+        wanted = "demo", None, None
+        ended = models.find(*wanted)
+        ended.is_running = False
+        with pytest.raises(VersionEndedError) as caught:
+            await models.predict(ended, wanted, "serving_default", {})
+        assert (caught.value.http_status, caught.value.retry_after) == (503, 1)
+        shutil.rmtree(tmp_path / "4")
+        config[:] = [ModelConfig("demo", tmp_path, versions=[3])]
+        await models.update()
+        found = await models.predict(ended, wanted, "serving_default", {})
+        assert found["translation"] == [3]  # it has taken over
+        with pytest.raises(ServingError, match="Version 4"):
+            await models.predict(ended, ("demo", 4, None), "x", {})
+        await models.stop()
+
+    asyncio.run(run())

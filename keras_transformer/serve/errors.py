@@ -53,6 +53,15 @@ class ProcessEndedError(Exception):
     """A process or replica has ended before it answered."""
 
 
+class VersionEndedError(ServingError):
+    """A version has ended, before it answered, since it cannot be started
+    again and another one has taken over."""
+
+    def __init__(self) -> None:
+        text = "The version that was to answer has ended. Try again."
+        super().__init__("UNAVAILABLE", text, retry_after=1)
+
+
 def quoted(value: Any) -> str:
     """Returns a part of a request as JSON, cut at 200 characters.
 

@@ -64,7 +64,8 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         self, request: predict_pb2.PredictRequest, context: Context
     ) -> predict_pb2.PredictResponse:
         async with _answering_errors(context):
-            served = _find(self._models, _wanted(request))
+            wanted = _wanted(request)
+            served = _find(self._models, wanted)
             name = request.model_spec.signature_name or DEFAULT
             signature = find_signature(served.signatures, name)
             check_names(signature, set(request.inputs))
@@ -77,8 +78,8 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             }
             check_shapes(signature, inputs)
             names = choose_outputs(signature, request.output_filter)
-            outputs = await served.predict(
-                name, inputs, context.time_remaining()
+            outputs = await self._models.predict(
+                served, wanted, name, inputs, context.time_remaining()
             )
             response = predict_pb2.PredictResponse()
             _fill_spec(response.model_spec, served, name)

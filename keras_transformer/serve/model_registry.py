@@ -8,13 +8,21 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 
+import numpy as np
 from tensorflow_serving.apis import get_model_status_pb2
 
 from keras_transformer.serve.engine import FIRST_PAUSE, LONGEST_PAUSE
 from keras_transformer.serve.errors import (
     ProcessEndedError,
+    VersionEndedError,
     no_label,
     not_served,
 )
@@ -207,6 +215,33 @@ class ModelRegistry:
             if text != self._errors.get(subject):
                 logger.error("%s", text)
         self._errors[subject] = text
+
+    async def predict(
+        self,
+        served: ServedModel,
+        wanted: tuple[str, int | None, str | None],
+        signature_name: str,
+        inputs: Mapping[str, np.ndarray],
+        timeout: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Computes a signature by a version, or by the one that has taken over
+        if that cannot answer any more.
+
+        Args:
+            served: the version that `find` returned.
+            wanted: arguments of `find`.
+            signature_name, inputs, timeout: as in `ServedModel.predict`.
+
+        Raises:
+            ServingError: with a code for the client.
+        """
+        try:
+            return await served.predict(signature_name, inputs, timeout)
+        except VersionEndedError:
+            other = self.find(*wanted)
+            if other is served:
+                raise
+            return await other.predict(signature_name, inputs, timeout)
 
     async def stop(self) -> None:
         """Answers all requests that were accepted, and ends all versions."""

@@ -135,7 +135,9 @@ async def _predict(models, target, body, timeout) -> bytes | Iterator[bytes]:
     )
     name = request.signature_name
     check_shapes(served.signatures[name], request.inputs)
-    outputs = await served.predict(name, request.inputs, timeout)
+    outputs = await models.predict(
+        served, target, name, request.inputs, timeout
+    )
     pieces = write_predictions(outputs, request.is_row_form)
     size = sum(x.size for x in outputs.values())
     return b"".join(pieces) if size < MOST_TO_WRITE_AT_ONCE else pieces

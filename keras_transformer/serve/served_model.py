@@ -24,6 +24,7 @@ from keras_transformer.serve.engine import Engine
 from keras_transformer.serve.errors import (
     ProcessEndedError,
     ServingError,
+    VersionEndedError,
     invalid,
     too_large,
 )
@@ -84,7 +85,7 @@ class ServedModel:
         self._queue = RowQueue(settings.max_batch_rows, settings.by_length)
         self._arrived = asyncio.Event()
         self._free = asyncio.Semaphore(engine.slots)
-        self._answering = 0  # requests
+        self._answering: set[QueuedRows] = set()
         self._computing: set[asyncio.Task] = set()
         self._dispatching = asyncio.create_task(self._dispatch())
 
@@ -119,7 +120,7 @@ class ServedModel:
         self._queue.put(items)
         self._arrived.set()
         self._metrics.queued(self._labels, self._queue.rows)
-        self._answering += 1
+        self._answering.update(items)
         try:
             async with asyncio.timeout(timeout):
                 parts = await asyncio.gather(*(item.answer for item in items))
@@ -128,7 +129,7 @@ class ServedModel:
                 "DEADLINE_EXCEEDED", "Timed out waiting for the answer."
             ) from None
         finally:
-            self._answering -= 1
+            self._answering.difference_update(items)
             for item in items:  # or it would be computed for nobody
                 item.answer.cancel()
             if any(item.answer.cancelled() for item in items):
@@ -141,6 +142,8 @@ class ServedModel:
     async def stop(self) -> None:
         """Answers the requests that it has, and ends its engine."""
         while self._answering:
+            if not self.is_running:  # its folder was deleted, for example
+                _fail(self._answering, VersionEndedError())
             await asyncio.sleep(0.05)
         # Nobody waits for what is still computed.
         for task in (self._dispatching, *self._computing):
