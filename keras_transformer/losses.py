@@ -29,10 +29,17 @@ def smoothed_cross_entropy(
         float32 `(B, T)`.
     """
     labels = ops.cast(labels, "int32")
-    loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    gold = None
+    if label_smoothing or keras.backend.backend() != "tensorflow":
+        gold = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    if keras.backend.backend() == "tensorflow":  # one fused operation
+        loss = ops.sparse_categorical_crossentropy(
+            labels, logits, from_logits=True
+        )
+    else:  # on JAX, Keras' loss is NaN where another class has -inf
+        loss = ops.logsumexp(logits, axis=-1) - gold
     if not label_smoothing:
         return loss
-    gold = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return loss + label_smoothing * (gold - ops.mean(logits, axis=-1))
 
 
@@ -75,7 +82,12 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         name: str = "label_smoothed_cross_entropy",
         **kwargs: Any,
     ):
-        super().__init__(name=name, reduction=reduction, **kwargs)
+        # Keras casts labels to the dtype of the loss, and half precision
+        # cannot tell id 777 from 776.
+        dtype = kwargs.pop("dtype", None) or keras.config.floatx()
+        dtype = keras.dtype_policies.get(dtype).compute_dtype
+        dtype = "float64" if dtype == "float64" else "float32"
+        super().__init__(name=name, reduction=reduction, dtype=dtype, **kwargs)
         self.label_smoothing = _checked_smoothing(label_smoothing)
         self.pad_id = pad_id
 

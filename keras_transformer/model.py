@@ -4,6 +4,7 @@ Shapes: B batch, T target length, S source length, D d_model, V vocabulary,
 F features of a source vector.
 """
 
+import itertools
 from typing import Any
 
 import keras
@@ -18,7 +19,11 @@ from keras_transformer.layers import (
     PositionalEmbedding,
     padding_mask,
 )
-from keras_transformer.layers.arguments import Cache
+from keras_transformer.layers.arguments import (
+    Cache,
+    frozen_parts,
+    mixed_seed,
+)
 from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.validation import check_argument
 
@@ -70,7 +75,7 @@ class Transformer(keras.Model):
         self.config = config
         self.seed = seed
         dtype = kwargs.pop("dtype", None)
-        seeds = iter(range(seed, seed + 10**6, 10) if seed is not None else ())
+        seeds = (mixed_seed(seed, site) for site in itertools.count())
         position_arguments = {
             "d_model": config.d_model,
             "positions": config.positions,
@@ -100,7 +105,7 @@ class Transformer(keras.Model):
         shared = config.shared_vocabulary
         self.target_embedding = PositionalEmbedding(
             config.vocab_size,
-            seed=next(seeds, None),
+            seed=next(seeds),
             name="embedding" if shared else "target_embedding",
             tie_projection=config.tie_projection,
             use_logits_bias=config.use_logits_bias,
@@ -110,27 +115,27 @@ class Transformer(keras.Model):
         if config.source_vocab_size is not None:
             self.source_embedding = PositionalEmbedding(
                 config.source_vocab_size,
-                seed=next(seeds, None),
+                seed=next(seeds),
                 name="source_embedding",
                 **embedding_arguments,
             )
         elif config.source_features is not None:
             self.source_embedding = FeatureEmbedding(
                 use_bias=config.use_bias,
-                seed=next(seeds, None),
+                seed=next(seeds),
                 name="source_embedding",
                 **position_arguments,
             )
         self.encoder_layers = [
             EncoderLayer(
-                name=f"encoder_{i}", seed=next(seeds, None), **layer_arguments
+                name=f"encoder_{i}", seed=next(seeds), **layer_arguments
             )
             for i in range(config.encoder_depth)
         ]
         self.encoder_norm = self._final_norm("encoder_norm", dtype)
         self.decoder_layers = [
             DecoderLayer(
-                name=f"decoder_{i}", seed=next(seeds, None), **layer_arguments
+                name=f"decoder_{i}", seed=next(seeds), **layer_arguments
             )
             for i in range(config.decoder_depth)
         ]
@@ -235,16 +240,20 @@ class Transformer(keras.Model):
         """Runs one step of the decoder.
 
         Args:
-            tokens: ids `(B·n,)` at position `index`: n beams to a sentence.
+            tokens: ids `(B·n,)` at position `index`: n beams to a sentence. Or
+                `(B·n, T)`, those from there on.
             cache: see `empty_cache`, for B·n rows.
-            index: scalar, the position.
+            index: the position, a scalar, or `(B·n,)` for rows that differ.
             memory_cache: see `project_memory`, for B rows.
             memory_mask: boolean `(B, S)`, True at real source tokens.
 
         Returns:
-            float32 logits `(B·n, V)` of the next token, and the new cache.
+            float32 logits `(B·n, V)` of the next token, or `(B·n, T, V)`, and
+            the new cache.
         """
-        x = self.target_embedding(tokens[:, None], offset=index, training=False)
+        is_single = len(tokens.shape) == 1
+        ids = tokens[:, None] if is_single else tokens
+        x = self.target_embedding(ids, offset=index, training=False)
         new_cache = []
         for layer, own, memory in zip(
             self.decoder_layers, cache, memory_cache, strict=True
@@ -260,8 +269,8 @@ class Transformer(keras.Model):
             new_cache.append(own)
         if self.decoder_norm is not None:
             x = self.decoder_norm(x)
-        logits = self.target_embedding(x, reverse=True)  # [B·n, 1, V]
-        return ops.squeeze(logits, 1), new_cache
+        logits = self.target_embedding(x, reverse=True)  # [B·n, T, V]
+        return ops.squeeze(logits, 1) if is_single else logits, new_cache
 
     # === Config ===
 
@@ -272,9 +281,21 @@ class Transformer(keras.Model):
             "seed": self.seed,
             "name": self.name,
             "trainable": self.trainable,
-            "frozen": [x.name for x in self.layers if not x.trainable],
+            "frozen": self._frozen_layers(),
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
+
+    def _frozen_layers(self):
+        """Returns the names of layers that are frozen, and the paths of such
+        parts."""
+        found = []
+        for layer in self.layers:
+            if not layer.trainable:
+                found.append(layer.name)
+            else:
+                parts = frozen_parts(layer)
+                found += [f"{layer.name}/{path}" for path in parts]
+        return found
 
     @classmethod
     def from_config(
@@ -287,6 +308,11 @@ class Transformer(keras.Model):
         shape = TransformerConfig.from_dict(config.pop("config"))
         frozen = config.pop("frozen", ())
         model = cls(shape, dtype=dtype, **config)
-        for name in frozen:
-            model.get_layer(name).trainable = False
+        for path in frozen:
+            name, _, part = path.partition("/")
+            layer = model.get_layer(name)
+            if part:
+                layer.freeze_part(part)
+            else:
+                layer.trainable = False
         return model

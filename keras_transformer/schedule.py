@@ -40,6 +40,10 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     equation 3 is evaluated at `step + 1`. The peak, at `warmup_steps`, is
     `scale / √(d_model · warmup_steps)`.
 
+    With `gradient_accumulation_steps=n` Keras' optimizers pass the number of
+    batches instead, n for each update: give `n * warmup_steps` and
+    `scale * n**0.5`, which makes the rates of equation 3.
+
     Args:
         d_model: width of the model.
         warmup_steps: steps until the peak. Defaults to 4000.

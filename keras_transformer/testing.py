@@ -35,7 +35,7 @@ def assert_no_leak(
     - Padding: more columns of padding do not change the outputs.
     - Batch: a row has the same outputs alone as in a batch.
     - Future, with `causal`: other tokens from position t on do not change the
-      outputs before t, to the last bit.
+      outputs before t, to the last bit; nor does their number.
 
     Args:
         model: function of `inputs`, such as a Keras model. It is run as for
@@ -50,8 +50,8 @@ def assert_no_leak(
             the input that `causal` names, or to the only input that has the
             length of the output.
         pad_id: id of padding. Defaults to 0.
-        tolerance: largest allowed difference, except for the future. Defaults
-            to 1e-5.
+        tolerance: largest allowed difference, except where later tokens are
+            replaced by others. Defaults to 1e-5.
 
     Raises:
         AssertionError: if something leaks; the message says what, where and by
@@ -61,7 +61,7 @@ def assert_no_leak(
     """
     single = not isinstance(inputs, dict)
     named = inputs if isinstance(inputs, dict) else {"inputs": inputs}
-    batch = {name: np.asarray(ids) for name, ids in named.items()}
+    batch = {name: _checked_ids(name, ids) for name, ids in named.items()}
     if causal is True and not single:
         raise ValueError(
             "`causal` must name one of several inputs. Received: causal=True "
@@ -79,7 +79,7 @@ def assert_no_leak(
 
     def run(ids):
         outputs = model(ids["inputs"] if single else ids)
-        return keras.ops.convert_to_numpy(outputs)
+        return _checked_outputs(outputs, len(next(iter(ids.values()))))
 
     expected = run(batch)
     padded = padded or causal_name
@@ -100,11 +100,47 @@ def assert_no_leak(
             alone, expected[own], real[own], tolerance, "Another row's input"
         )
     if causal_name:
-        _assert_causal(run, batch, causal_name, expected, real, pad_id)
+        _assert_causal(
+            run, batch, causal_name, expected, real, pad_id, tolerance
+        )
 
 
-def _assert_causal(run, batch, name, expected, real, pad_id):
+def _checked_ids(name, ids):
+    try:
+        found = np.asarray(ids)
+    except ValueError:  # rows of different lengths
+        found = np.empty(0, object)
+    if found.ndim != 2 or found.dtype.kind not in "iu":
+        raise ValueError(
+            "Inputs must be integer ids (batch, length), or a dictionary of "
+            f"such arrays. Received: {name} of dtype {found.dtype} and shape "
+            f"{found.shape}. For other inputs, give a function of ids that "
+            "calls the model."
+        )
+    return found
+
+
+def _checked_outputs(outputs, rows):
+    if isinstance(outputs, tuple | list | dict):
+        raise ValueError(
+            "The model must return one tensor. Received: a "
+            f"{type(outputs).__name__}. Give a function that returns the part "
+            "to check, for example `lambda ids: model(ids)[0]`."
+        )
+    found = np.asarray(keras.ops.convert_to_numpy(outputs))
+    is_number = found.dtype.kind in "biufV"  # V: bfloat16
+    if not found.ndim or not is_number or len(found) != rows:
+        raise ValueError(
+            "The model must return numbers (batch, …). Received: dtype "
+            f"{found.dtype}, shape {found.shape} for {rows} rows."
+        )
+    is_short = found.dtype.kind in "fV" and found.dtype != np.float64
+    return found.astype(np.float32 if is_short else np.float64)
+
+
+def _assert_causal(run, batch, name, expected, real, pad_id, tolerance):
     ids = batch[name]
+    where = np.arange(ids.shape[1])
     # Ids up to the greatest in the input are legal: each is replaced by the
     # next larger id, and the greatest by the smallest.
     legal = np.setdiff1d(np.arange(ids.max(initial=0) + 1), [pad_id])
@@ -116,15 +152,19 @@ def _assert_causal(run, batch, name, expected, real, pad_id):
         )
     others = legal[(np.searchsorted(legal, ids) + 1) % len(legal)]
     for t in range(1, ids.shape[1]):
-        later = (np.arange(ids.shape[1]) >= t) & (ids != pad_id)
-        found = run({**batch, name: np.where(later, others, ids)})
-        _compare(
-            found[:, :t],
-            expected[:, :t],
-            real[:, :t],
-            0.0,
-            f"A token of {name!r} at position {t} or later",
-        )
+        later = (where >= t) & (ids != pad_id)
+        for replacement, allowed, change in (
+            (others, 0.0, "A token"),
+            (pad_id, tolerance, "The number of tokens"),
+        ):
+            found = run({**batch, name: np.where(later, replacement, ids)})
+            _compare(
+                found[:, :t],
+                expected[:, :t],
+                real[:, :t],
+                allowed,
+                f"{change} of {name!r} at position {t} or later",
+            )
 
 
 def _with_padding(ids, pad_id):
@@ -156,7 +196,14 @@ def _input_of_positions(run, outputs, batch, pad_id):
 
 
 def _compare(found, expected, real, tolerance, cause):
-    difference = np.abs(found - expected)
+    if found.shape != expected.shape:
+        raise AssertionError(
+            f"{cause} changes the shape of the output from {expected.shape} to "
+            f"{found.shape}."
+        )
+    with np.errstate(invalid="ignore"):  # of infinities, which may be equal
+        difference = np.abs(found - expected)
+    difference[found == expected] = 0
     if real.shape[1:] == (1,) and difference.ndim < 3:
         worst = difference.reshape(len(difference), -1).max(axis=1)[:, None]
     else:

@@ -115,3 +115,56 @@ def test_names_of_inputs_are_checked():
         assert_no_leak(lambda ids: ids["target"], both, causal=True)
     with pytest.raises(ValueError, match="'memory' for inputs"):
         assert_no_leak(lambda ids: ids["target"], both, padded="memory")
+
+
+def test_a_number_of_later_tokens_that_changes_outputs_is_found():
+    def counted(ids):
+        real = np.asarray(ids) != 0
+        return np.repeat(real.sum(axis=1)[:, None], ids.shape[1], 1)[..., None]
+
+    with pytest.raises(
+        AssertionError, match="The number of tokens of 'inputs'"
+    ):
+        assert_no_leak(counted, IDS, causal=True)
+
+
+def test_equal_infinities_are_no_leak():
+    def barred(ids):
+        logits = np.zeros((*np.shape(ids), 3))
+        logits[..., 1] = -np.inf
+        return logits
+
+    assert_no_leak(barred, IDS, causal=True)
+
+
+def test_booleans_are_outputs():
+    assert_no_leak(lambda ids: np.asarray(ids)[..., None] > 2, IDS, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.array([["a", "b"]]), "integer ids.*<U1"),
+        (IDS > 2, "integer ids.*bool"),
+        (IDS * 0.5, "integer ids.*float64"),
+        (IDS[0], r"integer ids.*\(5,\)"),
+        ((IDS, IDS), r"integer ids.*\(2, 3, 5\)"),
+        ({"a": IDS, "b": "text"}, "integer ids.*b of"),
+    ],
+)
+def test_other_inputs_are_refused(inputs, message):
+    with pytest.raises(ValueError, match=message):
+        assert_no_leak(lambda ids: np.zeros((3, 5, 1)), inputs)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ((np.zeros((3, 5)), np.zeros(3)), r"one tensor.*tuple.*\[0\]"),
+        (np.array(["a", "b", "c"]), "must return numbers.*<U1"),
+        (np.zeros((2, 5, 1)), r"numbers.*\(2, 5, 1\) for 3 rows"),
+    ],
+)
+def test_other_outputs_are_refused(output, message):
+    with pytest.raises(ValueError, match=message):
+        assert_no_leak(lambda ids: output, IDS)

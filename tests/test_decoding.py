@@ -360,11 +360,11 @@ def test_the_length_penalty_of_other_systems_is_a_power():
 
 def test_errors_name_what_was_received():
     with pytest.raises(ValueError, match=r"beam_size=0, alpha=0.6"):
-        beam_search(None, None, [1], 0)
+        beam_search(None, {}, [1], 0)
     with pytest.raises(ValueError, match=r"beam_size=4, alpha=-1"):
-        beam_search(None, None, [1], 4, -1)
+        beam_search(None, {}, [1], 4, -1)
     with pytest.raises(ValueError, match=r"alpha=nan"):
-        beam_search(None, None, [1], 4, float("nan"))
+        beam_search(None, {}, [1], 4, float("nan"))
 
 
 def test_limits_may_be_a_list_of_tensors_in_a_graph():

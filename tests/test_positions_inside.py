@@ -16,8 +16,10 @@ class TurningAttention(MultiHeadAttention):
     """Turns the first two dimensions of each head by its position."""
 
     def encode_positions(self, heads, first):
-        angles = ops.cast(ops.arange(ops.shape(heads)[2]) + first, heads.dtype)
-        sin, cos = ops.sin(angles)[:, None], ops.cos(angles)[:, None]
+        first = ops.reshape(ops.cast(first, "int32"), (-1, 1, 1))
+        places = first + ops.arange(ops.shape(heads)[2], dtype="int32")
+        angles = ops.cast(places, heads.dtype)[..., None]  # [B or 1, 1, T, 1]
+        sin, cos = ops.sin(angles), ops.cos(angles)
         a, b, rest = ops.split(heads, [1, 2], axis=-1)
         turned = [a * cos - b * sin, a * sin + b * cos, rest]
         return ops.concatenate(turned, axis=-1)
@@ -42,6 +44,33 @@ def test_positions_inside_attention_are_the_same_step_by_step(window):
             memory_cache=memory_cache,
         )
         assert_close(found, expected[:, first : first + length])
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_rows_at_different_positions_are_turned_by_their_own(window):
+    layer = TurningDecoderLayer(D, H, F, attention_window=window)
+    x, memory = random(B, 7, D), random(B, S, D)
+    expected, starts = layer(x, memory), [4, 2]
+    memory_cache, caches = layer.project_memory(memory), []
+    for i, start in enumerate(starts):
+        cache = layer.empty_cache(1, 7)
+        own = {k: v[i : i + 1] for k, v in memory_cache.items()}
+        for k in range(start):
+            _, cache = layer(
+                x[i : i + 1, k : k + 1],
+                cache=cache,
+                cache_index=k,
+                memory_cache=own,
+            )
+        caches.append(cache)
+    found, _ = layer(
+        np.stack([x[i, k : k + 2] for i, k in enumerate(starts)]),
+        cache={k: ops.concatenate([c[k] for c in caches]) for k in caches[0]},
+        cache_index=np.array(starts),
+        memory_cache=memory_cache,
+    )
+    for i, k in enumerate(starts):
+        assert_close(found[i], expected[i, k : k + 2])
 
 
 def test_positions_inside_attention_are_distances(tmp_path):

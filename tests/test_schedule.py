@@ -58,3 +58,23 @@ def test_errors_name_what_was_received():
     for scale in (math.nan, math.inf):
         with pytest.raises(ValueError, match=f"scale={scale}"):
             TransformerSchedule(512, 7, scale)
+
+
+def test_updates_of_several_batches_have_the_rates_of_equation_3():
+    """By the arguments that the docstring names: Keras counts batches."""
+    batches, warmup, d_model = 3, 4, 7
+    schedule = TransformerSchedule(
+        d_model, batches * warmup, scale=batches**0.5
+    )
+    optimizer = keras.optimizers.SGD(
+        schedule, gradient_accumulation_steps=batches
+    )
+    weight = keras.Variable(np.zeros(1, "float32"))
+    optimizer.build([weight])
+    values = [0.0]
+    for _ in range(8):
+        for _ in range(batches):
+            optimizer.apply([keras.ops.ones(1)], [weight])
+        values.append(float(keras.ops.convert_to_numpy(weight)[0]))
+    expected = [paper.learning_rate(s, d_model, warmup) for s in range(1, 9)]
+    np.testing.assert_allclose(-np.diff(values), expected, rtol=1e-4)

@@ -179,7 +179,8 @@ assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
 # angles that grow with the position, so the weights depend on distances alone.
 # To compute positions in such a way, override `encode_positions` of
 # `MultiHeadAttention`. It gets the queries or the keys of a call, and the
-# position of the first: 0, or the `cache_index` of a step. Name your class as
+# position of the first: 0, or the `cache_index` of a step, a scalar or one for
+# each row. Name your class as
 # `self_attention_class` in a subclass of `EncoderLayer` or `DecoderLayer`. The
 # decoder's attention to the memory does not use it.
 
@@ -189,9 +190,10 @@ assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
 class RotaryAttention(MultiHeadAttention):
     def encode_positions(self, heads, first):  # (batch, heads, length, d_k)
         half = self.key_dim // 2  # d_k = d_model / num_heads must be even
-        positions = ops.arange(ops.shape(heads)[2]) + first
+        first = ops.reshape(ops.cast(first, "int32"), (-1, 1, 1))
+        positions = first + ops.arange(ops.shape(heads)[2], dtype="int32")
         rates = 10_000.0 ** (-ops.arange(half, dtype="float32") / half)
-        angles = ops.cast(positions, "float32")[:, None] * rates
+        angles = ops.cast(positions, "float32")[..., None] * rates
         sin = ops.cast(ops.sin(angles), heads.dtype)
         cos = ops.cast(ops.cos(angles), heads.dtype)
         a, b = ops.split(heads, 2, axis=-1)

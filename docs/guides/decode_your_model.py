@@ -318,6 +318,33 @@ print(best)
 np.testing.assert_array_equal(best[:, :4], labels)
 
 # %% [markdown]
+# Blockwise search accepts a different number of tokens in each row, so the rows
+# come to different positions. `offset` and `cache_index` take one position for
+# each row, and `decode_step` takes blocks of tokens. What is written in the cache
+# for a rejected token is overwritten by the next block. The last block may reach
+# beyond the maximum length, so the cache is one block longer.
+
+# %%
+BLOCK = 3
+
+
+def guess(cache, accepted, certain):
+    """Proposes the two ids that follow: this model counts upwards."""
+    return ops.stack([certain + 1, certain + 2], axis=1), cache
+
+
+ids, _, steps = blockwise_search(
+    next_token,
+    guess,
+    model.empty_cache(len(source), LENGTH + BLOCK),
+    max_lengths=[LENGTH] * len(source),
+    block_size=BLOCK,
+)
+np.testing.assert_array_equal(ops.convert_to_numpy(ids)[:, :4], labels)
+print(f"{ops.convert_to_numpy(steps)} steps for 3 and 4 tokens")
+assert (ops.convert_to_numpy(steps) < [3, 4]).all()
+
+# %% [markdown]
 # For text, `Translator` has a tokenizer and a faster search in one graph, for a
 # `Transformer` that a [run](train_on_your_text.py) trained.
 #

@@ -30,6 +30,65 @@ class Layer(keras.layers.Layer):
         _check_constructor(cls, args, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
+    def get_config(self) -> dict[str, Any]:
+        frozen = frozen_parts(self)
+        # Of its parts Keras saves only the weights.
+        return super().get_config() | ({"frozen": frozen} if frozen else {})
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Layer":
+        config = dict(config)
+        frozen = config.pop("frozen", ())
+        layer = super().from_config(config)
+        for path in frozen:
+            layer.freeze_part(path)
+        return layer
+
+    def freeze_part(self, path: str) -> None:
+        """Makes a part, such as "self_attention/query_projection", not
+        trainable; one that `build` makes, as soon as it is there."""
+        name, _, rest = path.partition("/")
+        part = getattr(self, name, None)
+        if part is None:
+            self._to_freeze = (*getattr(self, "_to_freeze", ()), path)
+        elif rest:
+            part.freeze_part(rest)
+        else:
+            part.trainable = False
+
+    def freeze_parts_that_were_built(self) -> None:
+        """Freezes the parts that were missing; called at the end of `build`."""
+        for path in getattr(self, "_to_freeze", ()):
+            self.freeze_part(path)
+
+
+def frozen_parts(layer: keras.layers.Layer) -> list[str]:
+    """Returns the paths of the parts of a trainable layer that are frozen."""
+    found: list[str] = []
+    if layer.trainable:
+        # On PyTorch, layers are no plain attributes.
+        attributes = vars(layer) | vars(layer).get("_modules", {})
+        for name, part in attributes.items():
+            if not isinstance(part, keras.layers.Layer):
+                continue
+            if not part.trainable:
+                found.append(name)
+            else:
+                found += [f"{name}/{path}" for path in frozen_parts(part)]
+    return sorted(found)
+
+
+def says_its_shape(layer: keras.layers.Layer) -> bool:
+    """Returns whether `compute_output_shape` is that of the layer's `call`: a
+    subclass of ours may have another `call` alone."""
+    for cls in type(layer).__mro__:
+        if "compute_output_shape" in vars(cls):
+            return True
+        is_ours = cls.__module__.startswith("keras_transformer.")
+        if "call" in vars(cls) and not is_ours:
+            return False
+    return True
+
 
 def _check_constructor(cls, args, kwargs):
     """Python's own error names the class that defines `__init__`, and the
@@ -103,6 +162,17 @@ def clone_initializer(initializer: Initializer) -> Initializer:
     return initializer
 
 
+def mixed_seed(seed: int | None, site: int) -> int | None:
+    """Returns the seed of one use of random numbers, `None` without a seed.
+
+    Neighbouring seeds and sites share no numbers, as they would in a sum.
+    """
+    if seed is None:
+        return None
+    entropy = seed % 2**64, site
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)
+
+
 def exact_dtype(dtype: str) -> str:
     """Returns the dtype of sums, scores and positions: float64 for float64,
     otherwise float32.
@@ -117,17 +187,37 @@ def int32_index(index: int | KerasTensor | None) -> int | KerasTensor | None:
     """Returns a position as an integer or an int32 tensor, and `None` as it is.
 
     TensorFlow adds an int32 tensor to no other dtype.
+
+    Raises:
+        ValueError: if it is neither a scalar nor one position for each row,
+            `(B,)`.
     """
-    if index is None:
-        return None
-    if isinstance(index, int | np.integer | np.ndarray):
-        return int(index)
-    return ops.cast(index, "int32")
+    if index is None or isinstance(index, int | np.integer):
+        return index if index is None else int(index)
+    positions: Any = ops.cast(index, "int32")
+    if len(positions.shape) > 1:
+        raise ValueError(
+            "A position is a scalar, or has shape (batch,): one for each row. "
+            f"Received: shape {tuple(positions.shape)}."
+        )
+    return positions
 
 
-def known_index(index: int | KerasTensor) -> int | None:
-    """Returns an index as an integer, or `None` inside a compiled function."""
+def before_axes(index: int | KerasTensor, axes: int) -> int | KerasTensor:
+    """Returns positions of rows `(B,)` with so many axes more, `(B, 1, …)`, and
+    a position of all rows as it is."""
+    if isinstance(index, int) or not len(index.shape):
+        return index
+    return ops.reshape(index, (-1, *[1] * axes))
+
+
+def known_range(index: int | KerasTensor) -> tuple[int, int] | None:
+    """Returns the lowest and the highest of positions, or `None` inside a
+    compiled function."""
+    if isinstance(index, int):
+        return index, index
     try:
-        return int(index)
-    except (TypeError, ValueError):
+        found = ops.convert_to_numpy(index)
+        return int(found.min()), int(found.max())
+    except (TypeError, ValueError, AttributeError, NotImplementedError):
         return None

@@ -9,7 +9,12 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.arguments import Cache, exact_dtype, known_index
+from keras_transformer.layers.arguments import (
+    Cache,
+    before_axes,
+    exact_dtype,
+    known_range,
+)
 from keras_transformer.layers.masks import (
     LOWEST,
     causal_mask,
@@ -86,7 +91,7 @@ def attend(
             query attends where all of them are True. `None` is allowed among
             them, and masks nothing.
         causal: whether later keys are hidden from each query.
-        position: of the first query among the keys.
+        position: of the first query among the keys, a scalar or `(B,)`.
         dropout: function that drops some of the weights, or `None`.
         return_weights: whether the weights are needed.
 
@@ -204,7 +209,8 @@ def unfold_beams(
 
 
 def write_cache(cache: Cache, new: Cache, index: int | KerasTensor) -> Cache:
-    """Returns `cache` with `new` written from position `index` on.
+    """Returns `cache` with `new` written from position `index` on, which is
+    a scalar, or `(B,)` for rows that differ.
 
     Only plain operations are used, which every backend and server supports.
 
@@ -217,16 +223,26 @@ def write_cache(cache: Cache, new: Cache, index: int | KerasTensor) -> Cache:
     length = ops.shape(new["key"])[2]
     check_capacity(index, length, capacity)
     places = ops.arange(capacity, dtype="int32")
+    positions = places - before_axes(index, 1)  # [S] or [B, S]
+    is_row_wise = len(positions.shape) == 2
     if isinstance(length, int) and length == 1:
-        is_written = ops.equal(places, index)[:, None]  # [S, 1]
-        return {k: ops.where(is_written, new[k], cache[k]) for k in cache}
-    positions = places - index
-    source = ops.clip(positions, 0, length - 1)
-    is_written = ((positions >= 0) & (positions < length))[:, None]
-    return {
-        k: ops.where(is_written, ops.take(new[k], source, axis=2), cache[k])
-        for k in cache
-    }
+        is_written = ops.equal(positions, 0)
+        written = new
+    else:
+        is_written = (positions >= 0) & (positions < length)
+        source = ops.clip(positions, 0, length - 1)
+        if is_row_wise:
+            source = source[:, None, :, None]
+            written = {
+                k: ops.take_along_axis(x, source, axis=2)
+                for k, x in new.items()
+            }
+        else:
+            written = {k: ops.take(x, source, axis=2) for k, x in new.items()}
+    is_written = is_written[..., None]  # [S, 1] or [B, S, 1]
+    if is_row_wise:
+        is_written = is_written[:, None]  # [B, 1, S, 1]
+    return {k: ops.where(is_written, written[k], cache[k]) for k in cache}
 
 
 def check_capacity(
@@ -240,10 +256,15 @@ def check_capacity(
         ValueError: if it has not. Numbers that are not known before the
             program runs are not checked.
     """
-    index = known_index(index)
-    known = isinstance(capacity, int) and isinstance(length, int)
-    if index is None or not known or 0 <= index <= capacity - length:
+    known = known_range(index)
+    if (
+        known is None
+        or not isinstance(capacity, int)
+        or not isinstance(length, int)
+        or (known[0] >= 0 and known[1] <= capacity - length)
+    ):
         return
+    index = known[0] if known[0] < 0 else known[1]
     raise ValueError(
         "The cache must have a position for every new key. Received: "
         f"cache_index={index}, {length} new positions, a cache of {capacity}. "

@@ -13,12 +13,15 @@ from keras_transformer.layers.arguments import (
     Initializer,
     Layer,
     Shape,
+    before_axes,
     clone_initializer,
     exact_dtype,
     int32_index,
-    known_index,
+    known_range,
+    says_its_shape,
 )
 from keras_transformer.layers.normalization import Dropout
+from keras_transformer.validation import checked_integer
 
 SINUSOIDAL = ("sinusoidal", "sinusoidal_halves")
 
@@ -49,23 +52,24 @@ def positional_encoding(
     Lower dtypes are not allowed: bfloat16 cannot tell position 256 from 257.
 
     Args:
-        positions: tensor of shape `(T,)`.
+        positions: tensor of shape `(T,)`, or `(B, T)`.
         d_model: D, any positive integer.
         dtype: "float32" (default) or "float64".
         halves: whether all sines come first. Defaults to False.
 
     Returns:
-        Tensor of shape `(T, D)`.
+        Tensor of shape `(T, D)`, or `(B, T, D)`.
     """
     pairs = (d_model + 1) // 2
     rates = [10000.0 ** (-2 * i / d_model) for i in range(pairs)]
     rates = ops.convert_to_tensor(rates, dtype=dtype)
-    angles = ops.cast(positions, dtype)[:, None] * rates  # [T, D/2]
+    angles = ops.cast(positions, dtype)[..., None] * rates  # [..., T, D/2]
     if halves:
-        cosines = ops.cos(angles[:, : d_model // 2])
+        cosines = ops.cos(angles[..., : d_model // 2])
         return ops.concatenate([ops.sin(angles), cosines], axis=-1)
     waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-    return ops.reshape(waves, (-1, 2 * pairs))[:, :d_model]
+    shape = (*ops.shape(angles)[:-1], 2 * pairs)
+    return ops.reshape(waves, shape)[..., :d_model]
 
 
 class PositionedLayer(Layer):
@@ -95,8 +99,10 @@ class PositionedLayer(Layer):
                 f"to learn. Received: max_length={max_length}"
             )
         self.supports_masking = True
-        self.d_model = d_model
+        self.d_model = checked_integer("d_model", d_model)
         self.positions = positions
+        if max_length is not None:
+            max_length = checked_integer("max_length", max_length)
         self.max_length = max_length
         self.dropout_rate = dropout_rate
         self.seed = seed
@@ -124,21 +130,21 @@ class PositionedLayer(Layer):
 
     def _position_vectors(self, length, offset):
         offset = int32_index(offset)
-        positions = ops.arange(length, dtype="int32") + offset
+        positions = ops.arange(length, dtype="int32") + before_axes(offset, 1)
         if self.positions in SINUSOIDAL:
             return positional_encoding(
                 positions,
                 self.d_model,
                 self._exact_dtype,
                 halves=self.positions == "sinusoidal_halves",
-            )  # [T, D]
+            )  # [T, D] or [B, T, D]
         longest = self.position_embeddings.shape[0]
-        offset = known_index(offset)
-        is_known = isinstance(length, int) and offset is not None
-        if is_known and offset + length > longest:
+        known = known_range(offset)
+        if isinstance(length, int) and known and known[1] + length > longest:
             raise ValueError(
                 "A sequence may not be longer than the learned positions. "
-                f"Received: {offset=}, {length=}, max_length={longest}. "
+                f"Received: offset={known[1]}, {length=}, "
+                f"max_length={longest}. "
                 'Cut the sequence, or use positions="sinusoidal".'
             )
         table = ops.cast(self.position_embeddings, self._exact_dtype)
@@ -202,8 +208,9 @@ class PositionalEmbedding(PositionedLayer):
 
     Call arguments:
         x: integer ids `(B, T)`; with `reverse=True`, `(B, T, D)`.
-        offset: scalar, position of the first token. Defaults to 0; a decoder
-            that works step by step passes the step.
+        offset: position of the first token, a scalar, or `(B,)` for rows that
+            differ. Defaults to 0; a decoder that works step by step passes the
+            step.
         reverse: whether to project to logits instead. Defaults to False.
         training: whether dropout is applied.
 
@@ -242,12 +249,7 @@ class PositionalEmbedding(PositionedLayer):
             autocast=False,
             **kwargs,
         )
-        if min(vocab_size, d_model) < 1:
-            raise ValueError(
-                "`vocab_size` and `d_model` must be positive. "
-                f"Received: vocab_size={vocab_size}, d_model={d_model}"
-            )
-        self.vocab_size = vocab_size
+        self.vocab_size = checked_integer("vocab_size", vocab_size)
         self.mask_zero = mask_zero
         self.embeddings_initializer = keras.initializers.get(
             embeddings_initializer
@@ -324,9 +326,15 @@ class PositionalEmbedding(PositionedLayer):
         training: bool | None = None,
     ) -> KerasTensor:
         _check_input(x, reverse)
-        width = self.vocab_size if reverse else self.d_model
-        dtype = self._exact_dtype if reverse else self.compute_dtype
-        return KerasTensor((*x.shape[:2], width), dtype=dtype)
+        if not says_its_shape(self):
+            return keras.Operation.compute_output_spec(
+                self, x, offset, reverse, training
+            )
+        if not reverse:
+            shape = self.compute_output_shape(x.shape)
+            return KerasTensor(shape, dtype=self.compute_dtype)
+        shape = (*x.shape[:2], self.vocab_size)
+        return KerasTensor(shape, dtype=self._exact_dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -390,7 +398,7 @@ class FeatureEmbedding(PositionedLayer):
 
     Call arguments:
         x: `(B, T, F)`.
-        offset: scalar, position of the first vector. Defaults to 0.
+        offset: position of the first vector, a scalar or `(B,)`. Defaults to 0.
         training: whether dropout is applied.
 
     Returns:
@@ -416,14 +424,10 @@ class FeatureEmbedding(PositionedLayer):
         super().__init__(
             d_model, positions, max_length, dropout_rate, seed, **kwargs
         )
-        if d_model < 1:
-            raise ValueError(
-                f"`d_model` must be positive. Received: d_model={d_model}"
-            )
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.projection = keras.layers.Dense(
-            d_model,
+            self.d_model,
             use_bias=use_bias,
             kernel_initializer=clone_initializer(self.kernel_initializer),
             dtype=self.dtype_policy,

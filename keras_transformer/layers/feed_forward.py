@@ -13,6 +13,7 @@ from keras_transformer.layers.arguments import (
     clone_initializer,
 )
 from keras_transformer.layers.normalization import Dropout
+from keras_transformer.validation import checked_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -60,14 +61,9 @@ class FeedForward(Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if min(d_model, d_ff) < 1:
-            raise ValueError(
-                "`d_model` and `d_ff` must be positive. "
-                f"Received: d_model={d_model}, d_ff={d_ff}"
-            )
         self.supports_masking = True
-        self.d_model = d_model
-        self.d_ff = d_ff
+        self.d_model = d_model = checked_integer("d_model", d_model)
+        self.d_ff = d_ff = checked_integer("d_ff", d_ff)
         self.activation = keras.activations.get(activation)
         self.dropout_rate = dropout_rate
         self.use_bias = use_bias

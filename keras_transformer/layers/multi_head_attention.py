@@ -3,6 +3,7 @@
 Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
 """
 
+import numbers
 from typing import Any
 
 import keras
@@ -20,6 +21,7 @@ from keras_transformer.layers.arguments import (
     clone_initializer,
     int32_index,
     pack,
+    says_its_shape,
 )
 from keras_transformer.layers.attention import (
     attend,
@@ -29,7 +31,11 @@ from keras_transformer.layers.attention import (
     unfold_beams,
     write_cache,
 )
-from keras_transformer.layers.masks import check_padding_masks, pair_masks
+from keras_transformer.layers.masks import (
+    check_padding_masks,
+    check_pair_mask,
+    pair_masks,
+)
 from keras_transformer.layers.normalization import Dropout
 from keras_transformer.layers.windowed_attention import (
     attend_in_window,
@@ -37,6 +43,7 @@ from keras_transformer.layers.windowed_attention import (
     check_self_attention,
     slide_cache,
 )
+from keras_transformer.validation import checked_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -92,7 +99,8 @@ class MultiHeadAttention(Layer):
             `cache_index` the cache is only read, see `project`; `query` may
             then have several rows (beams) for each row of the cache;
             `attention_mask` and the causal mask are not for these.
-        cache_index: scalar, position of the first query in the cache.
+        cache_index: position of the first query in the cache, a scalar, or
+            `(B,)` for rows that differ.
         attention_window: r of section 4, a positive even integer: each
             position sees r / 2 positions before itself and, without
             `use_causal_mask` and cache, r / 2 after. Time and memory grow with
@@ -140,16 +148,10 @@ class MultiHeadAttention(Layer):
             use_gate=use_gate,
         )
         value_dim = key_dim if value_dim is None else value_dim
-        if min(num_heads, key_dim, value_dim) < 1:
-            raise ValueError(
-                "`num_heads`, `key_dim` and `value_dim` must be positive. "
-                f"Received: num_heads={num_heads}, key_dim={key_dim}, "
-                f"value_dim={value_dim}"
-            )
         self.supports_masking = True
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
+        self.num_heads = num_heads = checked_integer("num_heads", num_heads)
+        self.key_dim = key_dim = checked_integer("key_dim", key_dim)
+        self.value_dim = value_dim = checked_integer("value_dim", value_dim)
         self.dropout = dropout
         self.use_bias = use_bias
         self.output_dim = _single_output_dim(output_shape)
@@ -213,6 +215,7 @@ class MultiHeadAttention(Layer):
         self.output_projection = self._dense(
             self.output_dim or query_shape[-1], "output"
         )
+        self.output_projection.trainable = self.trainable
         for projection, shape in (
             (self.query_projection, query_shape),
             (self.key_projection, key_shape),
@@ -222,6 +225,7 @@ class MultiHeadAttention(Layer):
             if not projection.built:  # `project` builds some
                 projection.build(shape)
         self.weight_dropout.build(query_shape)
+        self.freeze_parts_that_were_built()
 
     def project(
         self, value: KerasTensor, key: KerasTensor | None = None
@@ -237,8 +241,9 @@ class MultiHeadAttention(Layer):
         self, heads: KerasTensor, first: int | KerasTensor
     ) -> KerasTensor:
         """Returns queries or keys `(B, H, T, d_k)`, the first of them at
-        position `first`, unchanged. A subclass for self-attention may override
-        this, as for rotary positions. What `project` returns has none."""
+        position `first`, a scalar or `(B,)`, unchanged. A subclass for
+        self-attention may override this, as for rotary positions. What
+        `project` returns has none."""
         return heads
 
     def empty_cache(
@@ -270,8 +275,12 @@ class MultiHeadAttention(Layer):
         attention_window: int | None = None,
     ) -> Output:
         check_padding_masks(
-            query_mask=query_mask, value_mask=value_mask, key_mask=key_mask
+            query_mask=(query_mask, query),
+            value_mask=(value_mask, value),
+            key_mask=(key_mask, value if key is None else key),
         )
+        if cache is None:
+            check_pair_mask(attention_mask, query, value)
         _check_inputs(query, value, cache, cache_index, attention_window)
         batch, length = ops.shape(query)[:2]
         position = int32_index(cache_index)
@@ -359,6 +368,8 @@ class MultiHeadAttention(Layer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
+        if not says_its_shape(self):
+            return keras.Operation.compute_output_spec(self, *args, **kwargs)
         query, given = arguments_of_call(self, args, kwargs)
         cache: Any = given.get("cache")
         is_step = cache is not None and given.get("cache_index") is not None
@@ -451,8 +462,10 @@ def _check_supported(**arguments):
 
 def _single_output_dim(output_shape):
     """Returns the width that `output_shape` gives, or `None`."""
-    if isinstance(output_shape, int | None):
-        return output_shape
+    if output_shape is None:
+        return None
+    if isinstance(output_shape, numbers.Integral):
+        return checked_integer("output_shape", output_shape)
     if len(output_shape) != 1:
         raise ValueError(
             "`output_shape` must be one width. Received: "
@@ -480,6 +493,16 @@ def _copy_keras_weights(layer_class, layer):
         raise ValueError(
             "A layer must be built before its weights can be taken over. "
             f"Received: {layer.name!r}, which is not built. Call it first."
+        )
+    projections = (
+        getattr(layer, f"_{name}_dense", None)
+        for name in ("query", "key", "value", "output")
+    )
+    if any(getattr(x, "lora_enabled", False) for x in projections):
+        raise ValueError(
+            "The weights of a layer with LoRA are not those that it computes "
+            f"with. Received: {layer.name!r}. Merge them first: load what "
+            "`layer.save_own_variables` stores into a layer without LoRA."
         )
     new_layer = layer_class.from_config(layer.get_config())
     # Each projection has a kernel, and a bias if there is one.

@@ -3,6 +3,7 @@
 Shapes: B batch, T target or query length, S source length, H heads, D d_model.
 """
 
+import inspect
 from typing import Any
 
 import keras
@@ -18,7 +19,9 @@ from keras_transformer.layers.arguments import (
     accepts,
     arguments_of_call,
     clone_initializer,
+    mixed_seed,
     pack,
+    says_its_shape,
     unpack,
 )
 from keras_transformer.layers.feed_forward import FeedForward
@@ -26,6 +29,7 @@ from keras_transformer.layers.masks import check_padding_masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.normalization import Dropout, LayerNormalization
 from keras_transformer.layers.windowed_attention import check_window
+from keras_transformer.validation import checked_integer
 
 
 class TransformerLayer(Layer):
@@ -63,7 +67,9 @@ class TransformerLayer(Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if key_dim is None and (num_heads < 1 or d_model % num_heads):
+        d_model = checked_integer("d_model", d_model)
+        num_heads = checked_integer("num_heads", num_heads)
+        if key_dim is None and d_model % num_heads:
             raise ValueError(
                 "`d_model` must be divisible by `num_heads`, so that every "
                 "head has d_k = d_model / num_heads dimensions. "
@@ -74,18 +80,22 @@ class TransformerLayer(Layer):
         self.supports_masking = True
         self.d_model = d_model
         self.num_heads = num_heads
-        self.d_ff = d_ff
+        self.d_ff = checked_integer("d_ff", d_ff)
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
         self.activation_dropout_rate = activation_dropout_rate
         self.norm_first = norm_first
-        self.key_dim = d_model // num_heads if key_dim is None else key_dim
-        self.value_dim = self.key_dim if value_dim is None else value_dim
+        key_dim = d_model // num_heads if key_dim is None else key_dim
+        value_dim = key_dim if value_dim is None else value_dim
+        self.key_dim = checked_integer("key_dim", key_dim)
+        self.value_dim = checked_integer("value_dim", value_dim)
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.layer_norm_epsilon = layer_norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
+        if attention_window is not None:
+            attention_window = int(attention_window)  # of NumPy's integers
         self.attention_window = attention_window
         self._add_sublayers()
 
@@ -107,6 +117,22 @@ class TransformerLayer(Layer):
     ) -> Shape:
         return (*x_shape[:-1], self.d_model)
 
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
+        if not says_its_shape(self):
+            return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        x, given = arguments_of_call(self, args, kwargs)
+        return self._output_spec(x, given)
+
+    def _output_spec(self, x, given):
+        return self._spec_of_output(x, given)
+
+    def _spec_of_output(self, x, given):
+        memory = given.get("memory")
+        shapes = [x.shape] if memory is None else [x.shape, memory.shape]
+        takes = len(inspect.signature(self.compute_output_shape).parameters)
+        shape = self.compute_output_shape(*shapes[:takes])
+        return KerasTensor(shape, dtype=self.compute_dtype)
+
     def empty_cache(self, batch_size: int, length: int) -> Cache:
         """Returns a cache for the keys and values of `length` positions.
 
@@ -120,7 +146,7 @@ class TransformerLayer(Layer):
     def _seed(self, site):
         """Returns a seed for one use of dropout; with a common seed, all uses
         would drop the same positions."""
-        return None if self.seed is None else self.seed + site
+        return mixed_seed(self.seed, site)
 
     def _attention(self, name, site, cls=MultiHeadAttention):
         return cls(
@@ -294,11 +320,14 @@ class EncoderLayer(TransformerLayer):
         ):
             layer.build(x_shape)
 
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
-        x, given = arguments_of_call(self, args, kwargs)
-        return self.self_attention.compute_output_spec(
-            x, x, attention_window=self.attention_window, **given
+    def _output_spec(self, x, given):
+        """Returns the specs of what `call` returns."""
+        _, *extras = unpack(
+            self.self_attention.compute_output_spec(
+                x, x, attention_window=self.attention_window, **given
+            )
         )
+        return pack(self._spec_of_output(x, given), *extras)
 
     def call(
         self,
@@ -313,7 +342,7 @@ class EncoderLayer(TransformerLayer):
         training: bool | None = None,
     ) -> Output:
         mask = x_mask if mask is None else mask
-        check_padding_masks(mask=mask)
+        check_padding_masks(mask=(mask, x))
 
         h = self._norm_input(x, self.self_attention_norm)
         h, *extras = unpack(
@@ -431,11 +460,11 @@ class DecoderLayer(TransformerLayer):
             self.build((None, None, self.d_model), memory.shape)
         return self.cross_attention.project(memory)
 
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
-        x, given = arguments_of_call(self, args, kwargs)
+    def _output_spec(self, x, given):
+        """Returns the specs of what `call` returns."""
         if type(self).call is DecoderLayer.call:  # others may have their own
             _check_memory(given.get("memory"), given.get("memory_cache"))
-        output, *caches = unpack(
+        _, *caches = unpack(
             self.self_attention.compute_output_spec(
                 x,
                 x,
@@ -451,7 +480,7 @@ class DecoderLayer(TransformerLayer):
                 return_attention_scores=given.get("return_attention_scores"),
             )
         )
-        return pack(output, *scores, *caches)
+        return pack(self._spec_of_output(x, given), *scores, *caches)
 
     def call(
         self,
@@ -469,7 +498,9 @@ class DecoderLayer(TransformerLayer):
     ) -> Output:
         _check_memory(memory, memory_cache)
         x_mask = x_mask if mask is None else mask
-        check_padding_masks(x_mask=x_mask, memory_mask=memory_mask)
+        check_padding_masks(
+            x_mask=(x_mask, x), memory_mask=(memory_mask, memory)
+        )
 
         h = self._norm_input(x, self.self_attention_norm)
         h, *caches = unpack(

@@ -12,18 +12,19 @@ Shapes: B batch, T length, S key length, H heads, K d_k or d_v.
 """
 
 import math
+import numbers
 from collections.abc import Callable, Sequence
 
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.arguments import Cache
+from keras_transformer.layers.arguments import Cache, before_axes
 from keras_transformer.layers.attention import (
     attend,
     check_capacity,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.masks import with_head_axis
+from keras_transformer.layers.masks import as_mask, with_head_axis
 
 
 def windowed_attention(
@@ -116,6 +117,7 @@ class Blocks:
         mask = mask & (keys >= 0) & (keys < self.length)
         for given in masks:
             if given is not None:
+                given = as_mask(given)
                 self._check(given)
                 mask = mask & _taken(given, queries, keys)
         return mask
@@ -188,7 +190,7 @@ def _taken(mask, queries, keys):
     Returns:
         Boolean tensor, broadcastable to `(B, H, N, W, 3W)`.
     """
-    mask = with_head_axis(ops.cast(mask, "bool"))
+    mask = with_head_axis(mask)
     batch, heads, height, width = ops.shape(mask)
     is_known = isinstance(height, int) and isinstance(width, int)
     if is_known and height * width >= 2**31:  # pairs are numbered in 32 bits
@@ -261,14 +263,15 @@ def window_mask(
         key_length: S. The last key is at the position of the last query.
         window: r, a positive even number.
         causal: whether later positions are hidden from each query.
-        position: of the first query.
+        position: of the first query, a scalar or `(B,)`.
 
     Returns:
-        Boolean tensor of shape `(1, T, S)`.
+        Boolean tensor of shape `(1, T, S)` or `(B, T, S)`.
     """
-    queries = ops.arange(query_length, dtype="int32")[:, None] + position
+    position = before_axes(position, 2)
+    queries = _range(query_length)[None, :, None] + position
     keys = _last_positions(key_length, position + query_length)
-    return (is_near(queries, keys, window, causal) & (keys >= 0))[None]
+    return is_near(queries, keys, window, causal) & (keys >= 0)
 
 
 def slide_cache(
@@ -282,7 +285,7 @@ def slide_cache(
     Args:
         cache: keys and values of the positions before `index`.
         new: keys and values of the positions from `index` on.
-        index: position of the first new key.
+        index: position of the first new key, a scalar or `(B,)`.
         window: r, a positive even number.
 
     Returns:
@@ -318,8 +321,10 @@ def check_window(window: int | None) -> None:
     Raises:
         ValueError: if it is not.
     """
-    is_even = type(window) is int and window > 0 and window % 2 == 0
-    if window is not None and not is_even:
+    if window is None:
+        return
+    is_whole = isinstance(window, numbers.Integral) and window is not True
+    if not is_whole or window <= 0 or window % 2:
         raise ValueError(
             "`attention_window` must be a positive even integer, half of it "
             "before each position and half after it. Received: "
@@ -366,8 +371,14 @@ def _last_columns(mask, key_length, end):
             f"for all. Received: mask.shape={tuple(mask.shape)} for {end} "
             "positions."
         )
-    keys = _last_positions(key_length, end)
-    return ops.take(mask, ops.clip(keys, 0, width - 1), axis=-1)
+    keys = _last_positions(key_length, before_axes(end, 1))
+    keys = ops.clip(keys, 0, width - 1)
+    if len(keys.shape) == 1:
+        return ops.take(mask, keys, axis=-1)
+    mask = ops.convert_to_tensor(mask)
+    axes = [1] * (len(mask.shape) - 2)
+    keys = ops.reshape(keys, (-1, *axes, key_length))  # [B, 1, …, S]
+    return ops.take_along_axis(mask, keys, axis=-1)
 
 
 def _last_positions(count, end):

@@ -20,8 +20,12 @@ from keras_transformer.search.next_token import (
     MINUS_INFINITY,
     at_most,
     batched_take,
+    check_cache,
+    check_logits,
+    checked_scores,
     most_probable,
     python_number,
+    run_steps,
 )
 from keras_transformer.search.sampling import (
     Cache,
@@ -111,8 +115,10 @@ def beam_search(
 
     Raises:
         ValueError: if `beam_size` < 1 or `alpha` < 0, if `length_penalty`
-            or `early_stopping` is unknown, or if a shape is another.
+            or `early_stopping` is unknown, if a shape is another, or if a
+            logit is NaN, as far as is known before the program runs.
     """
+    check_cache(cache)
     beam_size, alpha = python_number(beam_size), python_number(alpha)
     if isinstance(beam_size, float) or any(
         isinstance(x, int | float) and not x >= low  # nor if it is NaN
@@ -169,7 +175,8 @@ def beam_search(
         cache,
     )
     if select_rows is None:
-        *_, done, scores, _ = search.steps(state, until=0)
+        *_, log_probs, done, scores, _ = search.steps(state, until=0)
+        checked_scores(log_probs)
         return done, scores
 
     # Finished sentences leave the batch. `all_done` and `all_scores` keep the
@@ -199,7 +206,7 @@ def beam_search(
     def some_are_left(rows, all_done, all_scores, index, *_):
         return (index < constraints.longest) & (ops.size(rows) > 0)
 
-    _, done, scores, *_ = ops.while_loop(
+    _, done, scores, *_ = run_steps(
         some_are_left,
         until_a_quarter_ended,
         (ops.arange(batch, dtype="int32"), hypotheses, no_scores, *state),
@@ -259,6 +266,7 @@ class _Search:
             logits, cache = self.step_fn(
                 ops.reshape(tokens, (-1,)), cache, index
             )
+            check_logits(logits, ("rows", "vocabulary"))
             # 2K candidates are enough, for a beam and for a sentence: at most
             # K of them are end tokens.
             several = at_most(2 * beam_size, ops.shape(logits)[-1])
@@ -319,7 +327,7 @@ class _Search:
             cache = self.reorder_cache(cache, batched_take(beams, kept))
             return index + 1, tokens, alive, log_probs, done, scores, cache
 
-        return ops.while_loop(some_are_unfinished, step, state)
+        return run_steps(some_are_unfinished, step, state)
 
 
 def _check_rows(cache, batch, beam_size):

@@ -10,7 +10,14 @@ from keras import KerasTensor, ops
 
 from keras_transformer.ids import END, PAD, START
 from keras_transformer.search.constraints import as_integers, longest_length
-from keras_transformer.search.next_token import batched_take, most_probable
+from keras_transformer.search.next_token import (
+    batched_take,
+    check_cache,
+    check_logits,
+    checked_scores,
+    most_probable,
+    run_steps,
+)
 from keras_transformer.search.sampling import Cache
 from keras_transformer.validation import checked_integer
 
@@ -85,6 +92,7 @@ def blockwise_search(
         ValueError: if `block_size` is no integer of at least 1, or if
             `max_lengths` has another shape.
     """
+    check_cache(cache)
     block_size = checked_integer("block_size", block_size)
     longest = longest_length(max_lengths)
     max_lengths = as_integers("max_lengths", max_lengths, ["batch"])
@@ -97,6 +105,7 @@ def blockwise_search(
 
     def step(counts, steps, tokens, sequences, scores, done, cache):
         logits, cache = verify_fn(tokens, cache, counts)
+        check_logits(logits, ("rows", "block", "vocabulary"))
         lengths = counts[:, None] + offsets + 1  # [B, k]
         is_last = lengths >= max_lengths[:, None]
         forced_tokens = ops.where(is_last, end_id, -1)
@@ -133,7 +142,7 @@ def blockwise_search(
     none = ops.zeros((batch,), "int32")
     # Nothing is proposed before the first step: any tokens will do.
     first = ops.cast(ops.where(ops.equal(offsets, 0), start_id, PAD), "int32")
-    _, steps, _, sequences, scores, _, _ = ops.while_loop(
+    _, steps, _, sequences, scores, _, _ = run_steps(
         unfinished,
         step,
         (
@@ -146,4 +155,4 @@ def blockwise_search(
             cache,
         ),
     )
-    return sequences, scores, steps
+    return sequences, checked_scores(scores), steps

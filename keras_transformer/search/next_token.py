@@ -3,6 +3,7 @@
 Shapes: N rows, V vocabulary.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +11,76 @@ import numpy as np
 from keras import KerasTensor, ops
 
 MINUS_INFINITY = float("-inf")
+
+
+def run_steps(
+    condition: Callable[..., KerasTensor],
+    step: Callable[..., tuple],
+    state: tuple,
+) -> tuple:
+    """Runs `ops.while_loop`, on JAX with the first step outside of the loop.
+
+    There, a layer that is built inside a loop keeps numbers that exist only
+    while the loop is compiled.
+    """
+    if keras.backend.backend() == "jax":
+        try:
+            if not bool(condition(*state)):
+                return state
+        except TypeError:  # this function itself is being compiled
+            pass
+        else:
+            state = step(*state)
+    return ops.while_loop(condition, step, state)
+
+
+def check_cache(cache: Any) -> None:
+    """Checks that a search has a cache, which may be empty.
+
+    Raises:
+        ValueError: if it is `None`.
+    """
+    if cache is None:
+        raise ValueError(
+            "`cache` must be a nested structure of tensors. Received: "
+            "cache=None. A step function that needs none gets {}."
+        )
+
+
+def checked_scores(scores: KerasTensor) -> KerasTensor:
+    """Returns the scores of a search.
+
+    Raises:
+        ValueError: if they are NaN, as far as is known before the program
+            runs: then logits were.
+    """
+    try:
+        is_nan = bool(np.isnan(ops.convert_to_numpy(scores)).any())
+    except (TypeError, ValueError, AttributeError, NotImplementedError):
+        return scores  # inside a compiled function
+    if is_nan:
+        raise ValueError(
+            "Logits must be numbers. Received: NaN from the step function. "
+            "Look at the model's weights, for example by "
+            "`numpy.isfinite(weight)`."
+        )
+    return scores
+
+
+def check_logits(logits: KerasTensor, axes: Sequence[str]) -> KerasTensor:
+    """Returns the logits of a step function.
+
+    Raises:
+        ValueError: if they have not these axes.
+    """
+    if len(ops.shape(logits)) != len(axes):
+        raise ValueError(
+            "A step function must return logits of shape "
+            f"({', '.join(axes)}). Received: logits.shape="
+            f"{tuple(ops.shape(logits))}. Leave out other axes, for example by "
+            "`logits[:, -1]`."
+        )
+    return logits
 
 
 def most_probable(

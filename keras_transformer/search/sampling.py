@@ -16,10 +16,15 @@ from keras import KerasTensor, ops
 from keras_transformer.ids import END, PAD, START
 from keras_transformer.search.constraints import Constraints
 from keras_transformer.search.next_token import (
+    check_cache,
+    check_logits,
+    checked_scores,
     draw,
     most_probable,
     python_number,
+    run_steps,
 )
+from keras_transformer.validation import checked_integer
 
 # A nested structure of tensors that the step function reads and writes.
 Cache = Any
@@ -127,15 +132,16 @@ def sample(
         ValueError: if `temperature`, `top_k` or `top_p` is out of range.
     """
     temperature, top_k, top_p = map(python_number, (temperature, top_k, top_p))
+    if top_k is not None:
+        top_k = checked_integer("top_k", top_k)
     for name, value, holds in (
         ("temperature", temperature, temperature > 0),
-        ("top_k", top_k, top_k is None or top_k >= 1),
         ("top_p", top_p, top_p is None or 0 < top_p <= 1),
     ):
         if not holds:
             raise ValueError(
-                "`temperature` and `top_k` must be positive, and `top_p` in "
-                f"(0, 1]. Received: {name}={value}"
+                "`temperature` must be positive, and `top_p` in (0, 1]. "
+                f"Received: {name}={value}"
             )
     constraints = Constraints(max_lengths, min_lengths, prefix, end_id)
     # Numbers for all steps are drawn at once: inside a loop a seed would draw
@@ -164,6 +170,7 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id):
     `choose(logits, forced_tokens, before_min_length, index)` returns the
     log-probabilities and the tokens of a step, both `(B,)`.
     """
+    check_cache(cache)
     longest = constraints.longest
     batch = ops.shape(constraints.max_lengths)[0]
     sequences = ops.full((batch, longest), PAD, dtype="int32")
@@ -174,6 +181,7 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id):
 
     def step(index, tokens, sequences, scores, done, cache):
         logits, cache = step_fn(tokens, cache, index)
+        check_logits(logits, ("rows", "vocabulary"))
         gained, tokens = choose(
             logits,
             constraints.forced_tokens(index),
@@ -187,7 +195,7 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id):
         done = done | ops.equal(tokens, constraints.end_id)
         return index + 1, tokens, sequences, scores, done, cache
 
-    _, _, sequences, scores, _, _ = ops.while_loop(
+    _, _, sequences, scores, _, _ = run_steps(
         unfinished,
         step,
         (
@@ -199,4 +207,4 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id):
             cache,
         ),
     )
-    return sequences, scores
+    return sequences, checked_scores(scores)
