@@ -69,6 +69,7 @@ def test_an_exported_run_gives_the_same_scores(run, exported, tmp_path):
     """The folder is all that CTranslate2 needs to give our probabilities."""
     path = interop.export(run, tmp_path / "engine")
     assert {p.name for p in path.iterdir()} == {
+        "MODEL_CARD.md",
         "config.json",
         "model.bin",
         "shared_vocabulary.json",
