@@ -558,7 +558,7 @@ BROKEN = [
     (not_unicode, r"Cannot read .*train.parquet"),
     (empty_gzip, r"Cannot read .*train.en.gz.*it is empty.*complete"),
     (unequal, "3 in .*train.en.*2 in .*train.de"),
-    (missing_column, "no column 'de'. Expected one of: ['en', 'fr']"),
+    (missing_column, r"no column 'de'\. Expected one of: \['en', 'fr'\]"),
     (short_row, "Line 3 of .*have 2 cells.*Received: 1"),
     (nothing_left, "no pair left|Cannot learn a vocabulary"),
     (no_text, "no column 'en'"),
@@ -566,7 +566,7 @@ BROKEN = [
     (in_columns(en=b"one", de="eins"), "'en' of .*must hold text.*: bytes"),
     (
         in_columns(text="one", translation="eins is de for one in en"),
-        "no column 'en'. Expected one of: ['translation']",
+        r"no column 'en'\. Expected one of: \['translation'\]",
     ),
 ]
 
