@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import signal
 import sys
 from unittest import mock
 
@@ -94,6 +95,15 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if "float16" in item.name:  # such tests multiply in it
                 item.add_marker(skip)
+
+
+def pytest_configure():
+    """Has programs end by these signals, which a background job of a shell, or
+    `nohup`, ignores."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -279,6 +279,10 @@ def test_bad_and_large_requests_leave_memory_as_it_was(
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.skipif(
+    "SOAK_SECONDS" not in os.environ,
+    reason="It needs the machine for itself: `make test-hostile`.",
+)
 def test_good_requests_are_answered_beside_bad_ones(folder, tmp_path, capsys):
     """Clients of all kinds, new versions and killed processes together."""
     expected = translations(folder / "1", TEXTS)
