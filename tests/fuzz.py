@@ -115,7 +115,7 @@ def rest(folder):
         return lambda body: ask("POST", path, body, headers)
 
     def get(path):
-        # What h11 lets through.
+        # Keeps the characters that h11 lets through.
         ask("GET", bytes(x for x in path if 32 < x < 127) or b"/")
 
     compressed = [(b"content-encoding", b"gzip")]

@@ -196,7 +196,7 @@ def test_the_largest_inputs_have_their_budgets(folder, tmp_path, capsys):
                 return "OK"
 
             note(f"gRPC {name}", request.ByteSize(), by_grpc)
-    # What was begun for requests that timed out is computed to its end.
+    # A batch is computed to its end, though its requests have timed out.
     small = body(text=["Yes."])
     wait_until(lambda: server.request("POST", PREDICT, small)[0] == 200)
     assert server.stop() == 0

@@ -61,7 +61,7 @@ def test_errors_name_what_was_received():
 
 
 def test_updates_of_several_batches_have_the_rates_of_equation_3():
-    """By the arguments that the docstring names: Keras counts batches."""
+    """Keras counts batches, hence the arguments that the docstring names."""
     batches, warmup, d_model = 3, 4, 7
     schedule = TransformerSchedule(
         d_model, batches * warmup, scale=batches**0.5

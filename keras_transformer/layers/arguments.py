@@ -32,7 +32,7 @@ class Layer(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         frozen = frozen_parts(self)
-        # Of its parts Keras saves only the weights.
+        # Keras saves the weights of parts, and not whether they are frozen.
         return super().get_config() | ({"frozen": frozen} if frozen else {})
 
     @classmethod
@@ -216,8 +216,16 @@ def known_range(index: int | KerasTensor) -> tuple[int, int] | None:
     compiled function."""
     if isinstance(index, int):
         return index, index
+    found = known_values(index)
+    if found is None or not found.size:
+        return None
+    return int(found.min()), int(found.max())
+
+
+def known_values(x: KerasTensor) -> np.ndarray | None:
+    """Returns the numbers of a tensor, or `None` inside a compiled function."""
     try:
-        found = ops.convert_to_numpy(index)
-        return int(found.min()), int(found.max())
+        return ops.convert_to_numpy(x)
+    # Each backend has an error of its own for a tensor without numbers.
     except (TypeError, ValueError, AttributeError, NotImplementedError):
         return None

@@ -9,7 +9,11 @@ import keras
 import numpy as np
 from keras import KerasTensor, ops
 
-from keras_transformer.layers.arguments import before_axes, int32_index
+from keras_transformer.layers.arguments import (
+    before_axes,
+    int32_index,
+    known_values,
+)
 
 # A finite stand-in for minus infinity: half of float32's lowest value, so
 # that neither a subtraction nor a fully masked row can produce NaN.
@@ -108,11 +112,8 @@ def as_mask(mask: Any) -> KerasTensor:
         mask = ops.convert_to_tensor(mask)
     if keras.backend.standardize_dtype(mask.dtype) == "bool":
         return mask
-    try:
-        values = ops.convert_to_numpy(mask)
-    except (TypeError, ValueError, AttributeError, NotImplementedError):
-        pass  # inside a compiled function
-    else:
+    values = known_values(mask)
+    if values is not None:
         other = values[(values != 0) & (values != 1)]
         if other.size:
             raise ValueError(
