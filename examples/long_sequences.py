@@ -2,7 +2,7 @@
 
 The tokens are the steps of a program that sets 16 variables and reads them. At
 each read the model says which of four values the variable has. It was set
-at most 64 tokens before, so a window of 128 tokens is enough. With attention
+at most 64 tokens before, so it is enough to see 64. With attention
 to all positions, the weights of one layer alone would take 4 GB.
 
     python examples/long_sequences.py
@@ -64,7 +64,7 @@ def build(width=64):
             num_heads=4,
             d_ff=2 * width,
             dropout_rate=0.0,
-            attention_window=2 * DISTANCE,
+            sliding_window=DISTANCE + 1,
         )(x, use_causal_mask=True)
     return keras.Model(ids, keras.layers.Dense(VALUES)(x))
 

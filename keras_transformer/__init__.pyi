@@ -7,6 +7,7 @@ from .layers import MultiHeadAttention as MultiHeadAttention
 from .layers import PositionalEmbedding as PositionalEmbedding
 from .layers import causal_mask as causal_mask
 from .layers import padding_mask as padding_mask
+from .layers import replace_attention as replace_attention
 from .losses import LabelSmoothedCrossEntropy as LabelSmoothedCrossEntropy
 from .losses import Perplexity as Perplexity
 from .losses import TokenAccuracy as TokenAccuracy

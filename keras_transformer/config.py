@@ -25,7 +25,7 @@ LAYER_FIELDS = (
     "activation",
     "use_bias",
     "layer_norm_epsilon",
-    "attention_window",
+    "sliding_window",
 )
 
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", None)
@@ -92,10 +92,10 @@ class TransformerConfig:
     norm_first: bool = option_field(
         False, "normalise before each sub-layer (pre-norm), not after it"
     )
-    attention_window: int | None = option_field(
+    sliding_window: int | None = option_field(
         None,
-        "self-attention sees this many positions around each, half of them on "
-        "each side, instead of all; section 4",
+        "self-attention sees this many positions, a position itself and those "
+        "next to it on each side, instead of all; section 4",
     )
     # "sinusoidal_halves" as in Marian; "learned", table 3 row E; or None
     positions: str | None = "sinusoidal"
@@ -128,6 +128,7 @@ class TransformerConfig:
             key_dim=1,
             value_dim=1,
             max_length=1,
+            sliding_window=1,
         )
         if None not in (self.source_vocab_size, self.source_features):
             raise ValueError(
@@ -146,14 +147,6 @@ class TransformerConfig:
             "positions",
             self.positions in POSITIONS,
             '"sinusoidal", "sinusoidal_halves", "learned" or None',
-        )
-        window = self.attention_window
-        check_field(
-            self,
-            "attention_window",
-            window is None or (window > 0 and window % 2 == 0),
-            "a positive even integer, half of it before each position and "
-            "half after it, or None for attention to all positions",
         )
         if self.positions == "learned" and self.max_length is None:
             raise ValueError(

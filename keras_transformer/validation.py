@@ -102,7 +102,8 @@ def checked_integer(name: str, value: Any, least: int = 1) -> int:
     Raises:
         ValueError: if it is no integer, or less than `least`.
     """
-    if not isinstance(value, numbers.Integral) or value < least:
+    is_whole = isinstance(value, numbers.Integral) and value is not True
+    if not is_whole or value < least:
         raise ValueError(
             f"`{name}` must be an integer of at least {least}. "
             f"Received: {name}={shown(value)}"

@@ -80,7 +80,7 @@ _RESIDUAL = {
     "layer_norm_epsilon": 1e-3,
     "kernel_initializer": "he_normal",
     "seed": 7,
-    "attention_window": 2,
+    "sliding_window": 2,
 }
 _PLAIN = {"d_model": D, "num_heads": 2, "d_ff": 17}
 _ATTENTION = {
@@ -110,6 +110,8 @@ LAYERS = [
             "dropout": 0.2,
             "use_bias": False,
             "output_shape": 11,
+            "sliding_window": 2,
+            "use_gate": True,
             "kernel_initializer": "he_normal",
             "bias_initializer": "ones",
             "kernel_regularizer": "l2",
@@ -205,7 +207,7 @@ CONFIGS = [
             "use_bias": False,
             "layer_norm_epsilon": 1e-3,
             "initializer_scale": 0.5,
-            "attention_window": 2,
+            "sliding_window": 2,
         },
     ),
 ]

@@ -54,7 +54,7 @@ def greedy(model, memory):
 
 
 LEARNED = {"norm_first": True, "positions": "learned", "max_length": 17}
-WINDOW = {"attention_window": 6, "positions": None, "use_bias": False}
+WINDOW = {"sliding_window": 4, "positions": None, "use_bias": False}
 WIDTHS = {"positions": "sinusoidal_halves", "key_dim": 5, "value_dim": 7}
 # Drafts 4 tokens by a matrix (256, 512), which `widened` widens.
 WIDE = {"d_model": 128}

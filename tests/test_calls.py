@@ -83,7 +83,7 @@ def test_a_mask_of_pairs_may_be_a_list():
 @pytest.mark.parametrize("kind", ["int64", "uint8", "tensor"])
 def test_a_position_may_be_any_integer(kind, window):
     x = random(B, T, D)
-    layer = EncoderLayer(D, H, F, attention_window=window)
+    layer = EncoderLayer(D, H, F, sliding_window=window)
     embedding = PositionalEmbedding(7, D, positions="learned", max_length=T)
     ids = np.array([[5, 3, 1], [2, 4, 6]])
 
@@ -118,7 +118,7 @@ def positions_of(kind, numbers):
 def test_each_row_may_have_a_position_of_its_own(length, kind, window):
     """Rows that are at different places get what each gets alone."""
     x, rows = random(B, 7, D), range(B)
-    layer = EncoderLayer(D, H, F, attention_window=window)
+    layer = EncoderLayer(D, H, F, sliding_window=window)
     ids = np.random.default_rng(1).integers(1, 7, (B, 7))
     starts = [3, 1]
     caches, expected, vectors = [], [], []
@@ -305,7 +305,7 @@ if BACKEND == "jax":
     def test_a_window_can_be_exported_for_any_length(causal):
         import jax
 
-        layer = EncoderLayer(D, H, F, attention_window=4)
+        layer = EncoderLayer(D, H, F, sliding_window=3)
         layer.build((None, None, D))
 
         def call(x):
@@ -347,7 +347,7 @@ def test_a_padding_mask_may_be_a_list():
 def test_a_mask_that_is_added_to_scores_is_refused(window):
     """It would be read the wrong way round."""
     x = random(B, T, D)
-    layer = EncoderLayer(D, H, F, attention_window=window)
+    layer = EncoderLayer(D, H, F, sliding_window=window)
     mask = np.tri(T, dtype="float32")[None]
     expected = layer(x, attention_mask=mask > 0)
     assert_close(layer(x, attention_mask=mask), expected)
@@ -517,7 +517,7 @@ def test_sizes_may_be_integers_of_numpy():
     x = random(B, T, D)
     for layer in (
         MultiHeadAttention(two, three, output_shape=wide),
-        EncoderLayer(wide, two, np.int16(F), attention_window=np.int64(2)),
+        EncoderLayer(wide, two, np.int16(F), sliding_window=np.int64(2)),
         DecoderLayer(wide, two, np.int16(F), key_dim=three),
         FeedForward(wide, np.int16(F)),
         PositionalEmbedding(np.int64(7), wide, "learned", np.int64(9)),

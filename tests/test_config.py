@@ -42,7 +42,7 @@ def test_a_config_is_frozen():
         ({"vocab_size": 31, "norm_first": "yes"}, "norm_first='yes'"),
         ({"vocab_size": 31, "activation": None}, "activation=None"),
         ({"vocab_size": 31, "layer_norm_epsilon": 0}, "layer_norm_epsilon=0"),
-        ({"vocab_size": 31, "attention_window": 5}, "attention_window=5"),
+        ({"vocab_size": 31, "sliding_window": 0}, "sliding_window=0"),
     ],
 )
 def test_errors_name_what_was_received(values, message):

@@ -77,7 +77,7 @@ def test_a_mask_of_queries_and_keys_needs_no_batch():
         (kt.MultiHeadAttention(2, 7), (x, x)),
         (kt.EncoderLayer(14, 2, 17), (x,)),
         (kt.DecoderLayer(14, 2, 17), (x, x)),
-        (kt.EncoderLayer(14, 2, 17, attention_window=4), (x,)),
+        (kt.EncoderLayer(14, 2, 17, sliding_window=3), (x,)),
     ):
         found = layer(*inputs, attention_mask=mask)
         every = np.repeat(mask[None], 2, axis=0)

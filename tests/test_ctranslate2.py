@@ -103,8 +103,8 @@ def test_an_export_is_refused_with_the_reason(run, tmp_path):
         interop.specification(random_model(key_dim=7))
     with pytest.raises(ValueError, match="activation='tanh'"):
         interop.specification(random_model(activation="tanh"))
-    with pytest.raises(ValueError, match="attention_window=4"):
-        interop.specification(random_model(attention_window=4))
+    with pytest.raises(ValueError, match="sliding_window=3"):
+        interop.specification(random_model(sliding_window=3))
 
 
 def test_unknown_positions_are_refused():

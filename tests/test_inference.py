@@ -27,8 +27,9 @@ CONFIGS = [
     {"scale_embeddings": False, "num_decoder_layers": 1},
     {"tie_projection": False, "use_logits_bias": True},
     {"use_logits_bias": True, "source_vocab_size": 43},
-    {"attention_window": 2, "norm_first": True},
-    {"attention_window": 6},
+    {"sliding_window": 2, "norm_first": True},
+    {"sliding_window": 1},
+    {"sliding_window": 4},
 ]
 # Of this one each matrix gets columns of zeros, see `widened`.
 WIDE = {
@@ -199,7 +200,7 @@ def test_suppressed_ids_have_no_probability():
     assert possible.sum() == 2 * 39
 
 
-@pytest.mark.parametrize("config", [{}, {"attention_window": 4}], ids=str)
+@pytest.mark.parametrize("config", [{}, {"sliding_window": 3}], ids=str)
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_search_finds_the_same_with_the_keras_model(beam_size, config):
     """The search with the Keras model reorders the caches of its layers."""
@@ -230,7 +231,7 @@ def test_a_search_finds_the_same_with_the_keras_model(beam_size, config):
     np.testing.assert_allclose(found_scores, scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("config", [{}, {"attention_window": 2}, WIDE], ids=str)
+@pytest.mark.parametrize("config", [{}, {"sliding_window": 2}, WIDE], ids=str)
 def test_a_known_target_is_scored_in_one_pass(config):
     """Its log-probabilities are those of the Keras model, and 0 at padding."""
     model = random_model(**config)
@@ -256,7 +257,7 @@ def test_a_known_target_is_scored_in_one_pass(config):
 
 def test_the_cache_of_a_window_does_not_grow():
     """It has the last r / 2 positions of each beam."""
-    model = random_model(attention_window=6)
+    model = random_model(sliding_window=4)
     fast = InferenceModel(model.config, inference_weights(model))
     cache = fast.empty_cache(fast.encode(SOURCE), 5)
     for index in range(7):

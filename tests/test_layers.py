@@ -205,7 +205,7 @@ def test_signatures_show_every_argument_with_its_default(layer_class):
     parameters = inspect.signature(layer_class).parameters
     assert list(parameters)[:3] == ["d_model", "num_heads", "d_ff"]
     assert parameters["dropout_rate"].default == 0.1
-    assert parameters["attention_window"].default is None
+    assert parameters["sliding_window"].default is None
     assert "args" not in parameters
 
 

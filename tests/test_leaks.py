@@ -18,9 +18,9 @@ TARGET = np.array([[5, 3, 0], [4, 2, 1], [1, 0, 0]])
 D, LAYERS = 14, 3
 
 
-def encoder(implicit, attention_window=None, **options):
+def encoder(implicit, sliding_window=None, **options):
     layers = [
-        EncoderLayer(D, 2, 17, 0.3, 0.2, 0.1, attention_window=attention_window)
+        EncoderLayer(D, 2, 17, 0.3, 0.2, 0.1, sliding_window=sliding_window)
         for _ in range(LAYERS)
     ]
     mask = {} if implicit else {"mask": tf.constant(SOURCE != 0)}
@@ -85,7 +85,7 @@ NEAR = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
 STACKS = [
     (encoder, SOURCE),
     (functools.partial(encoder, use_causal_mask=True), SOURCE),
-    (functools.partial(encoder, attention_window=2), SOURCE),
+    (functools.partial(encoder, sliding_window=2), SOURCE),
     # An explicit `attention_mask` does not replace the implicit mask.
     (functools.partial(encoder, attention_mask=NEAR[None]), SOURCE),
     (memory_of_decoder, SOURCE),

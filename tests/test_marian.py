@@ -592,7 +592,7 @@ def test_an_export_has_room_for_the_longest_sources(recipe, tmp_path):
         {"positions": None},
         {"key_dim": 7},
         {"activation": "tanh"},
-        {"attention_window": 4},
+        {"sliding_window": 3},
     ],
     ids=str,
 )

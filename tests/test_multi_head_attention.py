@@ -102,18 +102,6 @@ def test_from_keras_copies_the_layer_and_its_weights(arguments):
     np.testing.assert_allclose(sum(ours.losses), sum(theirs.losses), rtol=1e-5)
 
 
-def test_unsupported_options_of_keras_are_refused():
-    for name, value in (
-        ("attention_axes", (1, 2)),
-        ("sliding_window", 7),
-        ("flash_attention", True),
-        ("use_gate", True),
-    ):
-        with pytest.raises(ValueError, match=f"`{name}` of .*{name}="):
-            MultiHeadAttention(H, DK, **{name: value})
-    MultiHeadAttention(H, DK, flash_attention=False, use_gate=False)
-
-
 def test_arguments_have_the_names_and_order_of_keras():
     import inspect
 

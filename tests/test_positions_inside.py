@@ -32,7 +32,7 @@ class TurningDecoderLayer(DecoderLayer):
 
 @pytest.mark.parametrize("window", [None, 4])
 def test_positions_inside_attention_are_the_same_step_by_step(window):
-    layer = TurningDecoderLayer(D, H, F, attention_window=window)
+    layer = TurningDecoderLayer(D, H, F, sliding_window=window)
     x, memory = random(B, 7, D), random(B, S, D)
     expected = layer(x, memory)
     cache, memory_cache = layer.empty_cache(B, 7), layer.project_memory(memory)
@@ -48,7 +48,7 @@ def test_positions_inside_attention_are_the_same_step_by_step(window):
 
 @pytest.mark.parametrize("window", [None, 4])
 def test_rows_at_different_positions_are_turned_by_their_own(window):
-    layer = TurningDecoderLayer(D, H, F, attention_window=window)
+    layer = TurningDecoderLayer(D, H, F, sliding_window=window)
     x, memory = random(B, 7, D), random(B, S, D)
     expected, starts = layer(x, memory), [4, 2]
     memory_cache, caches = layer.project_memory(memory), []

@@ -65,7 +65,7 @@ def test_the_list_of_operations_is_exactly_what_exports_use(
         "source_vocab_size": size,
         "key_dim": 7,
         "value_dim": 5,
-        "attention_window": 4,
+        "sliding_window": 3,
     }
     translator = Translator(
         Transformer(TransformerConfig.from_dict(other)),

@@ -28,8 +28,7 @@ CASES = range(200) if BACKEND != "jax" else range(0, 200, 4)
 def band(length, window, causal):
     """Returns the mask `(T, T)` of the window."""
     distance = np.arange(length)[:, None] - np.arange(length)
-    after = 0 if causal else window // 2
-    return (-after <= distance) & (distance <= window // 2)
+    return (distance < window) & (distance > (-1 if causal else -window))
 
 
 def gradients(function, inputs):
@@ -70,7 +69,7 @@ def random_case(seed):
     rng = np.random.default_rng(seed)
     batch, heads = rng.integers(1, 4, size=2)
     length = int(rng.choice([1, 2, 3, 5, 7, 11, 13, 29, 31]))
-    window = 2 * int(rng.choice([1, 2, 3, 4, 5, 7, 16]))
+    window = int(rng.choice([1, 2, 3, 4, 5, 6, 8, 17]))
     shape = (batch, heads, length)
     widths = (3, 3, 5)
     inputs = [rng.normal(size=(*shape, w)).astype("float32") for w in widths]
@@ -122,14 +121,16 @@ def test_blocks_are_the_definition_of_section_4(causal):
     q, k, v = random(B, H, T, 3), random(B, H, T, 3), random(B, H, T, 5)
     mask = np.random.default_rng(1).random((B, T)) > 0.3
     found = compiled_on_jax(
-        functools.partial(windowed_attention, window=6, causal=causal)
+        functools.partial(windowed_attention, window=4, causal=causal)
     )(*map(ops.convert_to_tensor, (q, k, v)), masks=[mask[:, None]])
-    expected = paper.restricted_attention(q, k, v, 6, mask, causal)
+    r = 2 * (4 - 1)
+    expected = paper.restricted_attention(q, k, v, r, mask, causal)
     assert_close(found, expected, 1e-5)
 
 
-def attention_and_input():
-    layer = kt.MultiHeadAttention(H, 3, 5)
+def attention_and_input(window=None):
+    """Returns a layer, the same weights for each window, and its input."""
+    layer = kt.MultiHeadAttention(H, 3, 5, sliding_window=window)
     x = random(B, T, D)
     layer.build(x.shape)
     return with_seeded_weights(layer), x
@@ -156,16 +157,15 @@ PAIRS = np.random.default_rng(4).random((B, T, T)) > 0.3
     ids=lambda options: ", ".join(options) or "no mask",
 )
 def test_the_layer_equals_full_attention_under_the_mask_of_the_window(options):
-    layer, x = attention_and_input()
+    layer, x = attention_and_input(window=4)
     causal = options.get("use_causal_mask", False)
-    found = layer(x, x, attention_window=6, **options)
-    with_scores, scores = layer(
-        x, x, attention_window=6, return_attention_scores=True, **options
-    )
-    near = band(T, 6, causal)[None]
+    found = layer(x, x, **options)
+    with_scores, scores = layer(x, x, return_attention_scores=True, **options)
+    near = band(T, 4, causal)[None]
     given = options.get("attention_mask", np.ones((1, 1, 1)))
     near = near & (given != 0)
-    expected, expected_scores = layer(
+    full, _ = attention_and_input()
+    expected, expected_scores = full(
         x,
         x,
         return_attention_scores=True,
@@ -177,15 +177,15 @@ def test_the_layer_equals_full_attention_under_the_mask_of_the_window(options):
 
 
 def test_a_query_that_may_attend_to_nothing_gets_zeros():
-    layer, x = attention_and_input()
+    layer, x = attention_and_input(window=3)
     nothing = np.zeros((B, T), bool)
-    found = layer(x, x, value_mask=nothing, attention_window=4)
+    found = layer(x, x, value_mask=nothing)
     bias = numpy_of(layer.weights[-1])
     assert_close(found, np.broadcast_to(bias, found.shape), 1e-6)
 
 
 def test_lengths_may_be_unknown():
-    encoder = kt.EncoderLayer(D, H, 17, attention_window=6)
+    encoder = kt.EncoderLayer(D, H, 17, sliding_window=4)
     embedding = kt.PositionalEmbedding(11, D)
     ids = keras.Input((None,), dtype="int32")
     model = with_seeded_weights(keras.Model(ids, encoder(embedding(ids))))
@@ -200,14 +200,14 @@ def test_lengths_may_be_unknown():
 
 def test_weights_are_dropped_in_training_alone():
     x = random(1, 997, D)
-    layer = kt.MultiHeadAttention(1, D, dropout=0.4, seed=1)
+    layer = kt.MultiHeadAttention(1, D, dropout=0.4, sliding_window=5, seed=1)
     layer(x, x)
     value, output = layer.value_projection, layer.output_projection
     value.kernel.assign(np.zeros((D, D)))
     value.bias.assign(np.ones(D))  # so that a head returns its weights' sum
     output.kernel.assign(np.eye(D))
-    plain = numpy_of(layer(x, x, attention_window=8))
-    dropped = numpy_of(layer(x, x, attention_window=8, training=True))
+    plain = numpy_of(layer(x, x))
+    dropped = numpy_of(layer(x, x, training=True))
     np.testing.assert_allclose(plain, 1, atol=1e-5)
     assert abs(dropped.mean() - 1) < 0.05
     assert dropped.std() > 0.1
@@ -217,8 +217,8 @@ def test_weights_are_dropped_in_training_alone():
 
 
 def test_an_output_depends_on_its_window_alone():
-    encoder = kt.EncoderLayer(D, H, 17, attention_window=6)
-    decoder = kt.DecoderLayer(D, H, 17, attention_window=6)
+    encoder = kt.EncoderLayer(D, H, 17, sliding_window=4)
+    decoder = kt.DecoderLayer(D, H, 17, sliding_window=4)
     x, memory = random(B, T, D), random(B, 5, D)
     encoder.build(x.shape)
     decoder.build(x.shape, memory.shape)
@@ -242,7 +242,7 @@ def test_an_output_depends_on_its_window_alone():
 def test_very_long_sequences_fit_into_the_memory():
     """Full attention would need 10 GB for each of its masks and weights."""
     length = 100_003
-    layer = kt.MultiHeadAttention(1, 3)
+    layer = kt.MultiHeadAttention(1, 3, sliding_window=8)
     x = random(1, length, 2)
     mask = np.arange(length)[None] < length - 5
     found = layer(
@@ -251,11 +251,10 @@ def test_very_long_sequences_fit_into_the_memory():
         value_mask=mask,
         attention_mask=mask[:, None],
         use_causal_mask=True,
-        attention_window=14,
     )
     end = slice(length - 50, length - 5)
     part = x[:, length - 57 :]
-    expected = layer(part, part, use_causal_mask=True, attention_window=14)
+    expected = layer(part, part, use_causal_mask=True)
     assert_close(numpy_of(found)[:, end], numpy_of(expected)[:, 7:-5], 1e-5)
 
 
@@ -266,7 +265,7 @@ def test_very_long_sequences_fit_into_the_memory():
     "ends", [range(1, T + 1), [1, 2, 7, 8, 20, 23], [11, 23]], ids=str
 )
 def test_steps_with_a_window_equal_the_full_pass(ends):
-    layer = kt.DecoderLayer(D, H, 17, attention_window=6)
+    layer = kt.DecoderLayer(D, H, 17, sliding_window=4)
     x, memory = random(B, T, D), random(B, 5, D)
     layer.build(x.shape, memory.shape)
     whole = numpy_of(with_seeded_weights(layer)(x, memory))
@@ -287,15 +286,14 @@ def test_steps_with_a_window_equal_the_full_pass(ends):
 
 
 def test_masks_and_weights_of_steps_are_those_of_the_full_pass():
-    layer, x = attention_and_input()
+    layer, x = attention_and_input(window=4)
     options = {
-        "attention_window": 6,
         "return_attention_scores": True,
         "use_causal_mask": True,
     }
     whole, scores = layer(x, x, attention_mask=PAIRS, **options)
     whole, scores = numpy_of(whole), numpy_of(scores)
-    cache = layer.empty_cache(B, T, attention_window=6)
+    cache = layer.empty_cache(B, T)
     for t in range(T):
         now = x[:, t : t + 1]
         mask = PAIRS[:, t : t + 1]
@@ -308,7 +306,7 @@ def test_masks_and_weights_of_steps_are_those_of_the_full_pass():
 
 
 def test_a_short_cache_with_a_window_can_be_full():
-    layer = kt.EncoderLayer(D, H, 17, attention_window=20)
+    layer = kt.EncoderLayer(D, H, 17, sliding_window=11)
     x = random(B, 7, D)
     layer.build(x.shape)
     cache = layer.empty_cache(B, 5)
@@ -321,39 +319,44 @@ def test_a_short_cache_with_a_window_can_be_full():
 # === Arguments ===
 
 
-@pytest.mark.parametrize("window", [0, -2, 3, 4.0, True, "4"])
-def test_a_window_must_be_even_and_positive(window):
-    x = random(B, T, D)
-    with pytest.raises(ValueError, match=f"attention_window={window!r}"):
-        kt.MultiHeadAttention(H, 3)(x, x, attention_window=window)
-    for layer in (kt.EncoderLayer, kt.DecoderLayer):
-        with pytest.raises(ValueError, match="half of it before"):
-            layer(D, H, 17, attention_window=window)
+@pytest.mark.parametrize("window", [0, -2, 4.0, True, "4"])
+def test_a_window_must_be_a_positive_integer(window):
+    for layer in (kt.MultiHeadAttention, kt.EncoderLayer, kt.DecoderLayer):
+        with pytest.raises(ValueError, match=f"sliding_window={window!r}"):
+            layer(2, 2, 17, sliding_window=window)
 
 
-def test_a_window_is_for_self_attention_alone():
-    layer, x = attention_and_input()
-    memory = random(B, 5, D)
-    with pytest.raises(ValueError, match="is for self-attention"):
-        layer(x, memory, attention_window=4)
-    with pytest.raises(ValueError, match="is for self-attention"):
-        layer(x, cache=layer.project(memory), attention_window=4)
+@pytest.mark.parametrize("length", [5, T, 29])
+def test_a_memory_of_any_length_is_seen_through_the_window(length):
+    """As in Keras: position i sees keys i - w + 1 to i + w - 1, if any."""
+    layer, x = attention_and_input(window=3)
+    memory = random(B, length, D)
+    full, _ = attention_and_input()
+    distance = np.arange(T)[:, None] - np.arange(length)
+    expected = full(x, memory, attention_mask=(np.abs(distance) < 3)[None])
+    assert_close(layer(x, memory), expected, 1e-6)
+
+
+def test_a_cache_without_positions_is_refused():
+    layer, x = attention_and_input(window=3)
+    with pytest.raises(ValueError, match="sliding_window=3"):
+        layer(x, cache=layer.project(random(B, 5, D)))
 
 
 @pytest.mark.parametrize("shape", [(B, T - 2), (B, T, T + 1), (B, 2, T)])
 def test_a_mask_of_another_length_is_refused(shape):
-    layer, x = attention_and_input()
+    layer, x = attention_and_input(window=3)
     name = "value_mask" if len(shape) == 2 else "attention_mask"
     with pytest.raises(
         ValueError, match=rf"each of the {T} (positions|queries)"
     ):
-        layer(x, x, **{name: np.ones(shape, bool)}, attention_window=4)
+        layer(x, x, **{name: np.ones(shape, bool)})
 
 
 def test_a_mask_of_too_few_cached_positions_is_refused():
-    layer, x = attention_and_input()
-    cache = layer.empty_cache(B, T, attention_window=4)
-    options = {"cache": cache, "cache_index": 3, "attention_window": 4}
+    layer, x = attention_and_input(window=3)
+    cache = layer.empty_cache(B, T)
+    options = {"cache": cache, "cache_index": 3}
     now = x[:, 3:4]
     layer(now, now, attention_mask=np.ones((1, 1, 1), bool), **options)
     with pytest.raises(ValueError, match="for 4 positions"):
@@ -364,10 +367,21 @@ if BACKEND == "tensorflow":
 
     def test_float64_stays_exact():
         inputs = [random(B, H, T, 3).astype("float64") for _ in range(3)]
-        found = windowed_attention(*map(ops.convert_to_tensor, inputs), 6)
+        found = windowed_attention(*map(ops.convert_to_tensor, inputs), 4)
         mask = np.ones((B, T), bool)
         expected = paper.restricted_attention(*inputs, 6, mask)
         assert_close(found, expected, 1e-13)
+
+    @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+    def test_sequences_of_unknown_length_are_cut_into_blocks(policy):
+        """Full attention would need 10 GB for each of its masks and weights."""
+        import tensorflow as tf
+
+        layer = kt.EncoderLayer(2, 1, 3, sliding_window=4, dtype=policy)
+        call = tf.function(
+            layer, input_signature=[tf.TensorSpec((1, None, 2), "float32")]
+        )
+        assert call(tf.zeros((1, 50_021, 2))).shape == (1, 50_021, 2)
 
     def all_operations(graph):
         """Yields the operations of a graph, and of those that it calls."""
@@ -380,7 +394,7 @@ if BACKEND == "tensorflow":
         import tensorflow as tf
 
         def largest(length):
-            layer = kt.EncoderLayer(4, 2, 5, 0.1, 0.1, attention_window=6)
+            layer = kt.EncoderLayer(4, 2, 5, 0.1, 0.1, sliding_window=4)
             layer.build((1, length, 4))
 
             @tf.function

@@ -93,8 +93,8 @@ class BlockwiseModel(InferenceModel):
         seen = tf.concat([cache["positions"], own], axis=1)  # [B, T + k]
         distance = own[:, :, None] - seen[:, None]
         is_seen = distance >= 0
-        if config.attention_window is not None:
-            is_seen &= distance <= config.attention_window // 2
+        if config.sliding_window is not None:
+            is_seen &= distance < config.sliding_window
         attention_bias = tf.where(is_seen, 0.0, MASKED_SCORE)[:, None]
         if config.positions == "learned":
             longest = self.weights["target"]["positions"].shape[0]

@@ -81,7 +81,7 @@ class DraftHead(TransformerLayer):
         same = {
             name: getattr(config, name)
             for name in LAYER_FIELDS
-            if name != "attention_window" and not name.endswith("dropout_rate")
+            if name != "sliding_window" and not name.endswith("dropout_rate")
         }
         layer = cls(draft_tokens, **same, **kwargs)
         layer.build(*[(None, None, config.d_model)] * 3)

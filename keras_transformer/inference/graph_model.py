@@ -83,7 +83,7 @@ class InferenceModel:
         attention_bias = tf.where(source_mask, 0.0, MASKED_SCORE)
         attention_bias = attention_bias[:, None, None]
         blocks, own_bias = None, attention_bias
-        window = self.config.attention_window
+        window = self.config.sliding_window
         if window is not None:
             blocks, own_bias = window_blocks(
                 window, length, [source_mask[:, None]]
@@ -202,12 +202,13 @@ class InferenceModel:
             x, cache["memory"], attention_bias, cache["heads"]
         )
         logits = self._logits(x, cache["memory"])
-        if self.config.attention_window is not None:
+        if self.config.sliding_window is not None:
             # Which of the positions so far the next token may see.
-            last = self.config.attention_window // 2
-            ancestors = ancestors[:, :, -last:]
+            last = self.config.sliding_window - 1
+            first = tf.maximum(tf.shape(ancestors)[2] - last, 0)
+            ancestors = ancestors[:, :, first:]
             heads = [
-                (k[:, :, -last * beams :], v[:, :, -last * beams :])
+                (k[:, :, first * beams :], v[:, :, first * beams :])
                 for k, v in heads
             ]
         return logits, {**cache, "heads": heads, "ancestors": ancestors}
@@ -229,7 +230,7 @@ class InferenceModel:
         before = tf.concat([tf.fill([batch, 1], START), target[:, :-1]], axis=1)
         positions = tf.range(length)
         x = embed(before, self.weights["target"], positions, self.config)
-        window = self.config.attention_window
+        window = self.config.sliding_window
         if window is None:
             blocks, is_later = None, positions[:, None] < positions
             attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]

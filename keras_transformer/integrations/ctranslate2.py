@@ -110,10 +110,10 @@ def specification(
             "CTranslate2 wants heads of width d_model / num_heads. Received: "
             f"key_dim={config.key_dim}, value_dim={config.value_dim}"
         )
-    if config.attention_window is not None:
+    if config.sliding_window is not None:
         raise ValueError(
             "CTranslate2 attends to all positions. Received: "
-            f"attention_window={config.attention_window}. Export a SavedModel, "
+            f"sliding_window={config.sliding_window}. Export a SavedModel, "
             "or train a model without a window."
         )
     if config.activation not in ACTIVATIONS:

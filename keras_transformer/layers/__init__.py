@@ -7,6 +7,7 @@ length, H heads, D d_model, K d_k or d_v.
 from .attention import (
     scaled_dot_product_attention as scaled_dot_product_attention,
 )
+from .drop_in import replace_attention as replace_attention
 from .embeddings import FeatureEmbedding as FeatureEmbedding
 from .embeddings import PositionalEmbedding as PositionalEmbedding
 from .embeddings import positional_encoding as positional_encoding

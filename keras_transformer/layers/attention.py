@@ -80,6 +80,7 @@ def attend(
     position: int | KerasTensor = 0,
     dropout: Callable[[KerasTensor], KerasTensor] | None = None,
     return_weights: bool = False,
+    flash: bool | None = None,
 ) -> tuple[KerasTensor, KerasTensor | None]:
     """Computes equation 1 under several masks, by the backend's fused kernel
     where that can.
@@ -94,6 +95,8 @@ def attend(
         position: of the first query among the keys, a scalar or `(B,)`.
         dropout: function that drops some of the weights, or `None`.
         return_weights: whether the weights are needed.
+        flash: whether the kernel is that of flash attention, see
+            `fused_attention`. True makes the call fail where there is none.
 
     Returns:
         The weighted values `(B, H, T, K)` and the weights `(B, H, T, S)`,
@@ -104,13 +107,13 @@ def attend(
         queries, keys = ops.shape(query)[2], ops.shape(key)[2]
         masks = [*masks, causal_mask(queries, keys, position)]
     mask = combine_masks(*map(with_head_axis, masks))
-    if (
+    if flash or (
         has_fused_attention(keras.backend.standardize_dtype(query.dtype))
         and not return_weights
         and dropout is None
         and key.shape[-1] == value.shape[-1]
     ):
-        return fused_attention(query, key, value, mask), None
+        return fused_attention(query, key, value, mask, flash), None
     return scaled_dot_product_attention(query, key, value, mask, dropout)
 
 
@@ -131,17 +134,19 @@ def fused_attention(
     key: KerasTensor,
     value: KerasTensor,
     mask: KerasTensor | None = None,
+    flash: bool | None = None,
 ) -> KerasTensor:
     """Computes equation 1 by the backend's fused kernel.
 
     The kernel does not return the weights. Same arguments as
     `scaled_dot_product_attention`, without `dropout`; returns only the
-    weighted values. After `keras.config.disable_flash_attention()`, on a GPU,
-    it is not that of flash attention.
+    weighted values. Whether the kernel is that of flash attention is said by
+    `flash`, else by `keras.config.is_flash_attention_enabled()`, else by Keras.
     """
     inputs = [ops.swapaxes(x, 1, 2) for x in (query, key, value)]
-    # None leaves the choice to Keras. Only its layers read this setting.
-    options = {"flash_attention": keras.config.is_flash_attention_enabled()}
+    if flash is None:  # only Keras' layers read this setting
+        flash = keras.config.is_flash_attention_enabled()
+    options = {"flash_attention": flash}
     if mask is None:
         output = ops.dot_product_attention(*inputs, **options)
         return ops.swapaxes(output, 1, 2)

@@ -40,7 +40,7 @@ from keras_transformer.layers.normalization import Dropout
 from keras_transformer.layers.windowed_attention import (
     attend_in_window,
     cache_length,
-    check_self_attention,
+    is_self_attention,
     slide_cache,
 )
 from keras_transformer.validation import checked_integer
@@ -61,14 +61,14 @@ class MultiHeadAttention(Layer):
     (3, 5, 16)
 
     The weights are W^Q and W^K of shape `(D, H·d_k)`, W^V `(D, H·d_v)` and W^O
-    `(H·d_v, D)`, with a bias each. Arguments have the names and the order of
-    `keras.layers.MultiHeadAttention`, so one import replaces that layer, and
-    `from_keras` takes over its weights. There are four differences: a query
-    that may attend to no key has weights of zero; masks are read and never
-    removed from the inputs; scores and softmax are in float32; kernels are
-    matrices, so that Glorot initialisation uses the true fan-in. Inputs have
-    rank 3. `attention_axes`, `sliding_window`, `flash_attention` and `use_gate`
-    are accepted as `None` or `False` only.
+    `(H·d_v, D)`, with a bias each. Arguments have the names, the order and the
+    meaning of `keras.layers.MultiHeadAttention`, so one import replaces that
+    layer; `from_keras` takes over its weights, and `replace_attention` those of
+    a whole model. There are five differences: a query that may attend to no
+    key has weights of zero; masks are read and never removed from the inputs;
+    scores and softmax are in float32; kernels are matrices, so that Glorot
+    initialisation uses the true fan-in; inputs have rank 3, so that
+    `attention_axes` has nothing to choose from.
 
     Args:
         num_heads: H, the number of heads.
@@ -77,9 +77,23 @@ class MultiHeadAttention(Layer):
         dropout: rate of dropout on the attention weights. Defaults to 0.
         use_bias: whether the four projections have a bias. Defaults to True.
         output_shape: width of the output. Defaults to the query's width.
+        attention_axes: `None` or `(1,)`, the axis of the positions.
+        sliding_window: w, a positive integer: each position sees itself, w - 1
+            positions before and, without `use_causal_mask` and cache, w - 1
+            after. Section 4 has r = 2 (w - 1). In self-attention time and
+            memory grow with T · w; the weights are returned from full attention
+            under a mask. A cache has the last w positions. Defaults to `None`,
+            all positions.
+        flash_attention: True demands the backend's kernel of flash attention:
+            the call fails where it has none, as on TensorFlow, and there is no
+            dropout and there are no scores. False rules it out. Defaults to
+            `None`, the choice of the backend and of `keras.config`.
         kernel_initializer, bias_initializer: as in `Dense`.
         kernel_regularizer, bias_regularizer: as in `Dense`.
         kernel_constraint, bias_constraint, activity_regularizer: as in `Dense`.
+        use_gate: whether the heads' outputs are multiplied by
+            sigmoid(Q W^G + b^G), of as many values, before W^O. Defaults to
+            False.
         seed: seed of the dropout.
 
     Call arguments:
@@ -101,11 +115,6 @@ class MultiHeadAttention(Layer):
             `attention_mask` and the causal mask are not for these.
         cache_index: position of the first query in the cache, a scalar, or
             `(B,)` for rows that differ.
-        attention_window: r of section 4, a positive even integer: each
-            position sees r / 2 positions before itself and, without
-            `use_causal_mask` and cache, r / 2 after. Time and memory grow with
-            T · r; the weights are returned from full attention under a mask.
-            A cache has the last positions. Defaults to `None`, all positions.
         training: whether dropout is applied.
 
     Returns:
@@ -113,9 +122,10 @@ class MultiHeadAttention(Layer):
         by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: if a dimension is not positive, an argument is unsupported,
-            an input or a mask has another rank, `value` is missing, the cache
-            is full, or a window is odd or not of self-attention.
+        ValueError: if a dimension or the window is not positive, an input or a
+            mask has another rank, `value` is missing, the cache is full, or
+            what is asked for does not go together, as flash attention with
+            dropout, or a window over a cache that is only read.
     """
 
     def __init__(
@@ -126,8 +136,8 @@ class MultiHeadAttention(Layer):
         dropout: float = 0.0,
         use_bias: bool = True,
         output_shape: int | tuple[int] | None = None,
-        attention_axes: None = None,
-        sliding_window: None = None,
+        attention_axes: int | tuple[int] | None = None,
+        sliding_window: int | None = None,
         flash_attention: bool | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
@@ -141,12 +151,13 @@ class MultiHeadAttention(Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        _check_supported(
-            attention_axes=attention_axes,
-            sliding_window=sliding_window,
-            flash_attention=flash_attention,
-            use_gate=use_gate,
-        )
+        _check_axes(attention_axes)
+        if flash_attention and dropout:
+            raise ValueError(
+                "Flash attention has no dropout of weights. Received: "
+                f"flash_attention={flash_attention}, dropout={dropout}. Leave "
+                "one out."
+            )
         value_dim = key_dim if value_dim is None else value_dim
         self.supports_masking = True
         self.num_heads = num_heads = checked_integer("num_heads", num_heads)
@@ -155,6 +166,11 @@ class MultiHeadAttention(Layer):
         self.dropout = dropout
         self.use_bias = use_bias
         self.output_dim = _single_output_dim(output_shape)
+        if sliding_window is not None:
+            sliding_window = checked_integer("sliding_window", sliding_window)
+        self.sliding_window = sliding_window
+        self.flash_attention = flash_attention
+        self.use_gate = use_gate
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -169,6 +185,10 @@ class MultiHeadAttention(Layer):
         self.query_projection = self._dense(num_heads * key_dim, "query")
         self.key_projection = self._dense(num_heads * key_dim, "key")
         self.value_projection = self._dense(num_heads * value_dim, "value")
+        if use_gate:
+            self.gate_projection = self._dense(
+                num_heads * value_dim, "gate", "sigmoid"
+            )
         self.weight_dropout = Dropout(
             dropout, seed=seed, dtype=self.dtype_policy, name="dropout"
         )
@@ -184,9 +204,10 @@ class MultiHeadAttention(Layer):
         """
         return _copy_keras_weights(cls, layer)
 
-    def _dense(self, units, name):
+    def _dense(self, units, name, activation=None):
         return keras.layers.Dense(
             units,
+            activation,
             use_bias=self.use_bias,
             kernel_initializer=clone_initializer(self.kernel_initializer),
             bias_initializer=clone_initializer(self.bias_initializer),
@@ -216,12 +237,15 @@ class MultiHeadAttention(Layer):
             self.output_dim or query_shape[-1], "output"
         )
         self.output_projection.trainable = self.trainable
-        for projection, shape in (
+        parts = [
             (self.query_projection, query_shape),
             (self.key_projection, key_shape),
             (self.value_projection, value_shape),
             (self.output_projection, (self.num_heads * self.value_dim,)),
-        ):
+        ]
+        if self.use_gate:
+            parts.append((self.gate_projection, query_shape))
+        for projection, shape in parts:
             if not projection.built:  # `project` builds some
                 projection.build(shape)
         self.weight_dropout.build(query_shape)
@@ -246,11 +270,9 @@ class MultiHeadAttention(Layer):
         `project` returns has none."""
         return heads
 
-    def empty_cache(
-        self, batch_size: int, length: int, attention_window: int | None = None
-    ) -> Cache:
-        """Returns zeros for `length` positions, or a window's r / 2 + 1."""
-        places = cache_length(length, attention_window)
+    def empty_cache(self, batch_size: int, length: int) -> Cache:
+        """Returns zeros for `length` positions, or for those of the window."""
+        places = cache_length(length, self.sliding_window)
 
         def zeros(width):
             shape = (batch_size, self.num_heads, places, width)
@@ -272,7 +294,6 @@ class MultiHeadAttention(Layer):
         use_causal_mask: bool = False,
         cache: Cache | None = None,
         cache_index: int | KerasTensor | None = None,
-        attention_window: int | None = None,
     ) -> Output:
         check_padding_masks(
             query_mask=(query_mask, query),
@@ -281,11 +302,16 @@ class MultiHeadAttention(Layer):
         )
         if cache is None:
             check_pair_mask(attention_mask, query, value)
-        _check_inputs(query, value, cache, cache_index, attention_window)
+        self._check_inputs(
+            query, value, cache, cache_index, return_attention_scores
+        )
         batch, length = ops.shape(query)[:2]
         position = int32_index(cache_index)
         is_step = position is not None
 
+        # Only whole sequences, and queries and keys at the same positions.
+        in_blocks = cache is None and is_self_attention(query, value)
+        gate = self.gate_projection(query) if self.use_gate else None
         queries = self.query_projection(query)  # [B, T, H·d_k]
         if cache is None or is_step:
             first = position if is_step else 0
@@ -299,9 +325,7 @@ class MultiHeadAttention(Layer):
             queries = split_heads(queries, self.num_heads)
         masks = [*pair_masks(query_mask, value_mask, key_mask), attention_mask]
         if is_step:
-            heads, cache = self._extend_cache(
-                cache, heads, position, attention_window
-            )
+            heads, cache = self._extend_cache(cache, heads, position)
             masks, use_causal_mask = [attention_mask], True
 
         output, weights = self._attend(
@@ -310,11 +334,13 @@ class MultiHeadAttention(Layer):
             masks,
             use_causal_mask,
             position,
-            attention_window,
-            self._drop if self.dropout and training else None,
-            return_attention_scores,
+            in_blocks,
+            dropout=self._drop if self.dropout and training else None,
+            return_weights=return_attention_scores,
+            flash=self.flash_attention,
         )
-        output = merge_heads(output, batch, length)
+        output = merge_heads(output, batch, length)  # [B, T, H·d_v]
+        output = output if gate is None else output * gate
         extras = []
         if return_attention_scores:
             is_read = cache is not None and not is_step
@@ -324,43 +350,61 @@ class MultiHeadAttention(Layer):
         return pack(self.output_projection(output), *extras)
 
     def _attend(
-        self,
-        queries,
-        heads,
-        masks,
-        causal,
-        position,
-        window,
-        dropout,
-        return_weights,
+        self, queries, heads, masks, causal, position, in_blocks, **options
     ):
         """Returns the outputs and the weights of all heads: equation 1."""
-        if window is not None:
-            return attend_in_window(
-                queries,
-                heads,
-                window,
-                masks,
-                causal,
-                position,
-                dropout,
-                return_weights,
-            )
-        position = 0 if position is None else position
-        return attend(
-            queries, heads, masks, causal, position, dropout, return_weights
+        if self.sliding_window is None:
+            first = 0 if position is None else position
+            return attend(queries, heads, masks, causal, first, **options)
+        return attend_in_window(
+            queries,
+            heads,
+            self.sliding_window,
+            masks,
+            causal,
+            position,
+            # Neither returns weights nor is the backend's kernel.
+            in_blocks and not (options["return_weights"] or options["flash"]),
+            **options,
         )
 
-    def _extend_cache(self, cache, new, position, window):
+    def _extend_cache(self, cache, new, position):
         """Returns the keys and values that a step may attend to, and the cache
         after it."""
-        if window is not None:
-            return slide_cache(cache, new, position, window)
+        if self.sliding_window is not None:
+            return slide_cache(cache, new, position, self.sliding_window)
         cache = write_cache(cache, new, position)
         return cache, cache
 
     def _drop(self, weights):
         return self.weight_dropout(weights, training=True)
+
+    def _check_inputs(self, query, value, cache, cache_index, return_scores):
+        is_read = cache is not None and cache_index is None
+        if value is None and not is_read:
+            raise ValueError(
+                "`value` is needed unless `cache` holds projected keys and "
+                "values. Received: value=None. For self-attention pass the "
+                "query twice."
+            )
+        if cache is None and cache_index is not None:
+            raise ValueError(
+                "`cache_index` is a position in a cache. Received: cache=None, "
+                f"cache_index={cache_index}. Pass a cache too, see "
+                "`empty_cache`, or leave out `cache_index`."
+            )
+        if is_read and self.sliding_window is not None:
+            raise ValueError(
+                "A cache that is only read has no positions to see a window "
+                f"of. Received: sliding_window={self.sliding_window}. Leave it "
+                "out, or pass `cache_index`."
+            )
+        if return_scores and self.flash_attention:
+            raise ValueError(
+                "Flash attention does not return the attention weights. "
+                "Received: return_attention_scores=True, flash_attention="
+                f"{self.flash_attention}. Leave one out."
+            )
 
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape = (), key_shape: Shape = ()
@@ -380,7 +424,7 @@ class MultiHeadAttention(Layer):
                 given.get("value") if cache is None else cache["key"]
             )
             keys = attended.shape[-2]  # `(B, S, D)` or `(B, H, S, d_k)`
-            if is_step and given.get("attention_window") is not None:
+            if is_step and self.sliding_window is not None:
                 # The last positions and, for the later queries, the new ones.
                 known = None not in (keys, length)
                 keys = keys + length - 1 if known else None
@@ -402,37 +446,15 @@ class MultiHeadAttention(Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "output_shape": self.output_dim,
+            "sliding_window": self.sliding_window,
+            "flash_attention": self.flash_attention,
+            "use_gate": self.use_gate,
             "seed": self.seed,
             **_serialized_objects(self),
         }
 
 
-def _check_inputs(query, value, cache, cache_index, window):
-    is_read = cache is not None and cache_index is None
-    if value is None and not is_read:
-        raise ValueError(
-            "`value` is needed unless `cache` holds projected keys and "
-            "values. Received: value=None. For self-attention pass the "
-            "query twice."
-        )
-    if cache is None and cache_index is not None:
-        raise ValueError(
-            "`cache_index` is a position in a cache. Received: cache=None, "
-            f"cache_index={cache_index}. Pass a cache too, see `empty_cache`, "
-            "or leave out `cache_index`."
-        )
-    if window is not None:
-        check_self_attention(window, query, None if is_read else value)
-
-
 # What follows is for compatibility with `keras.layers.MultiHeadAttention`.
-# Arguments of Keras' layer that are accepted as None or False only.
-NOT_SUPPORTED = (
-    "attention_axes",
-    "sliding_window",
-    "flash_attention",
-    "use_gate",
-)
 # Arguments that are objects of Keras: the modules that serialise them, and the
 # attributes that have them.
 SERIALIZED = {
@@ -447,17 +469,15 @@ SERIALIZED = {
 }
 
 
-def _check_supported(**arguments):
-    """Checks that arguments of `NOT_SUPPORTED` are `None` or `False`."""
-    for name, value in arguments.items():
-        # Keras' layer itself fills in these axes where inputs have rank 3.
-        is_rank_3 = name == "attention_axes" and value in ((1,), [1])
-        if value not in (None, False) and not is_rank_3:
-            raise ValueError(
-                f"`{name}` of `keras.layers.MultiHeadAttention` is not "
-                f"supported here. Received: {name}={value!r}. Leave it out, or "
-                "use Keras' layer."
-            )
+def _check_axes(attention_axes):
+    if attention_axes in (None, 1, (1,), [1]):  # Keras' layer fills in (1,)
+        return
+    raise ValueError(
+        "Inputs have rank 3, and `attention_axes` can only be 1, the axis of "
+        f"their positions. Received: attention_axes={attention_axes!r}. Leave "
+        "it out and move other axes into the batch, or use "
+        "`keras.layers.MultiHeadAttention`."
+    )
 
 
 def _single_output_dim(output_shape):
@@ -494,22 +514,26 @@ def _copy_keras_weights(layer_class, layer):
             "A layer must be built before its weights can be taken over. "
             f"Received: {layer.name!r}, which is not built. Call it first."
         )
-    projections = (
-        getattr(layer, f"_{name}_dense", None)
-        for name in ("query", "key", "value", "output")
-    )
-    if any(getattr(x, "lora_enabled", False) for x in projections):
+    names = ["query", "key", "value", "output"]
+    if getattr(layer, "_use_gate", False):
+        names.append("gate")
+    projections = {name: getattr(layer, f"_{name}_dense") for name in names}
+    if any(x.lora_enabled for x in projections.values()):
         raise ValueError(
             "The weights of a layer with LoRA are not those that it computes "
             f"with. Received: {layer.name!r}. Merge them first: load what "
             "`layer.save_own_variables` stores into a layer without LoRA."
         )
-    new_layer = layer_class.from_config(layer.get_config())
-    # Each projection has a kernel, and a bias if there is one.
-    weights = [w for w in layer.weights if "seed_generator" not in w.path]
-    kernels = weights[:: 2 if new_layer.use_bias else 1]
-    query, key, value = ((None, None, w.shape[0]) for w in kernels[:3])
+    flash_attention = getattr(layer, "_flash_attention", None) or None
+    new_layer = layer_class.from_config(
+        layer.get_config() | {"flash_attention": flash_attention}
+    )
+    query, key, value = (
+        (None, None, projections[name].kernel.shape[0]) for name in names[:3]
+    )
     new_layer.build(query, value, key)
-    for new_weight, weight in zip(new_layer.weights, weights, strict=True):
-        new_weight.assign(ops.reshape(weight, new_weight.shape))
+    for name, projection in projections.items():
+        weights = getattr(new_layer, f"{name}_projection").weights
+        for weight, other in zip(weights, projection.weights, strict=True):
+            weight.assign(ops.reshape(other, weight.shape))
     return new_layer

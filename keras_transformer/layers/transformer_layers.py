@@ -28,7 +28,6 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import check_padding_masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.normalization import Dropout, LayerNormalization
-from keras_transformer.layers.windowed_attention import check_window
 from keras_transformer.validation import checked_integer
 
 
@@ -63,7 +62,7 @@ class TransformerLayer(Layer):
         layer_norm_epsilon: float = 1e-6,
         kernel_initializer: Initializer = "glorot_uniform",
         seed: int | None = None,
-        attention_window: int | None = None,
+        sliding_window: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -76,7 +75,6 @@ class TransformerLayer(Layer):
                 f"Received: d_model={d_model}, num_heads={num_heads}. "
                 "Choose another number of heads, or pass `key_dim`."
             )
-        check_window(attention_window)
         self.supports_masking = True
         self.d_model = d_model
         self.num_heads = num_heads
@@ -94,9 +92,9 @@ class TransformerLayer(Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
-        if attention_window is not None:
-            attention_window = int(attention_window)  # of NumPy's integers
-        self.attention_window = attention_window
+        if sliding_window is not None:
+            sliding_window = checked_integer("sliding_window", sliding_window)
+        self.sliding_window = sliding_window
         self._add_sublayers()
 
     def _add_sublayers(self):
@@ -136,19 +134,16 @@ class TransformerLayer(Layer):
     def empty_cache(self, batch_size: int, length: int) -> Cache:
         """Returns a cache for the keys and values of `length` positions.
 
-        With `attention_window` it has the last r / 2 + 1 of them, and does not
-        fill.
+        With `sliding_window` it has the last w of them, and does not fill.
         """
-        return self.self_attention.empty_cache(
-            batch_size, length, self.attention_window
-        )
+        return self.self_attention.empty_cache(batch_size, length)
 
     def _seed(self, site):
         """Returns a seed for one use of dropout; with a common seed, all uses
         would drop the same positions."""
         return mixed_seed(self.seed, site)
 
-    def _attention(self, name, site, cls=MultiHeadAttention):
+    def _attention(self, name, site, cls=MultiHeadAttention, **options):
         return cls(
             self.num_heads,
             self.key_dim,
@@ -160,6 +155,15 @@ class TransformerLayer(Layer):
             seed=self._seed(site),
             dtype=self.dtype_policy,
             name=name,
+            **options,
+        )
+
+    def _self_attention(self, name, site):
+        return self._attention(
+            name,
+            site,
+            self.self_attention_class,
+            sliding_window=self.sliding_window,
         )
 
     def _feed_forward(self, name, site):
@@ -225,7 +229,7 @@ class TransformerLayer(Layer):
                 self.kernel_initializer
             ),
             "seed": self.seed,
-            "attention_window": self.attention_window,
+            "sliding_window": self.sliding_window,
         }
 
 
@@ -269,10 +273,10 @@ class EncoderLayer(TransformerLayer):
         layer_norm_epsilon: added to the variance. Defaults to 1e-6.
         kernel_initializer: initialiser of all matrices.
         seed: seed of the dropout.
-        attention_window: r of section 4, a positive even integer: in
-            self-attention, a position sees r / 2 positions before and after
-            itself, or before itself alone where later ones are hidden.
-            Defaults to `None`, all positions. See `MultiHeadAttention`.
+        sliding_window: w, a positive integer: in self-attention a position
+            sees itself and w - 1 positions before and after it, or before it
+            alone where later ones are hidden. Defaults to `None`, all
+            positions. See `MultiHeadAttention`.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -294,14 +298,12 @@ class EncoderLayer(TransformerLayer):
         by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: if `x` is not D wide, D is not divisible by H, or the
-            window is odd.
+        ValueError: if `x` is not D wide, D is not divisible by H, or a
+            dimension or the window is not positive.
     """
 
     def _add_sublayers(self):
-        self.self_attention = self._attention(
-            "self_attention", 0, self.self_attention_class
-        )
+        self.self_attention = self._self_attention("self_attention", 0)
         self.self_attention_dropout = self._dropout("attention_dropout", 1)
         self.self_attention_norm = self._norm("self_attention_norm")
         self.feed_forward = self._feed_forward("feed_forward", 2)
@@ -323,9 +325,7 @@ class EncoderLayer(TransformerLayer):
     def _output_spec(self, x, given):
         """Returns the specs of what `call` returns."""
         _, *extras = unpack(
-            self.self_attention.compute_output_spec(
-                x, x, attention_window=self.attention_window, **given
-            )
+            self.self_attention.compute_output_spec(x, x, **given)
         )
         return pack(self._spec_of_output(x, given), *extras)
 
@@ -356,7 +356,6 @@ class EncoderLayer(TransformerLayer):
                 return_attention_scores=return_attention_scores,
                 cache=cache,
                 cache_index=cache_index,
-                attention_window=self.attention_window,
                 training=training,
             )
         )
@@ -427,9 +426,7 @@ class DecoderLayer(TransformerLayer):
     """
 
     def _add_sublayers(self):
-        self.self_attention = self._attention(
-            "self_attention", 0, self.self_attention_class
-        )
+        self.self_attention = self._self_attention("self_attention", 0)
         self.self_attention_dropout = self._dropout("self_dropout", 1)
         self.self_attention_norm = self._norm("self_attention_norm")
         self.cross_attention = self._attention("cross_attention", 2)
@@ -513,7 +510,6 @@ class DecoderLayer(TransformerLayer):
                 use_causal_mask=True,
                 cache=cache,
                 cache_index=cache_index,
-                attention_window=self.attention_window,
                 training=training,
             )
         )

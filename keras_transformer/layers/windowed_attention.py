@@ -1,19 +1,20 @@
 """Restricted self-attention: section 4 of the paper.
 
 There, it considers "only a neighborhood of size r in the input sequence
-centered around the respective output position": r / 2 positions before and
-r / 2 after it, and the position itself. Here r is called `window`.
+centered around the respective output position". Here the size is given as Keras
+gives it: with a window of w, a position sees itself, w - 1 positions before and
+w - 1 after it, so that r = 2 (w - 1).
 
-The sequence is cut into blocks of r / 2 positions. The queries of a block
+The sequence is cut into blocks of w - 1 positions. The queries of a block
 attend to the keys of their own block and of its neighbours. So time and memory
-grow with T · r, and no tensor has T · T elements.
+grow with T · w, and no tensor has T · T elements.
 
 Shapes: B batch, T length, S key length, H heads, K d_k or d_v.
 """
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 from keras import KerasTensor, ops
@@ -52,7 +53,7 @@ def windowed_attention(
     Args:
         query: tensor of shape `(B, H, T, K)`.
         key, value: tensors of shape `(B, H, T, K)`.
-        window: r, a positive even number.
+        window: w, a positive integer.
         causal: whether positions after its own are hidden from each query.
             Defaults to False.
         masks: boolean masks `(B, T, T)` or `(B, H, T, T)`, or broadcastable
@@ -80,7 +81,7 @@ class Blocks:
 
     Args:
         length: T, an integer or a scalar tensor.
-        window: r, a positive even number.
+        window: w, a positive integer.
         causal: whether later positions are hidden from each query.
     """
 
@@ -91,7 +92,7 @@ class Blocks:
         self.window = window
         self.causal = causal
         # A shorter sequence is one block. An empty one has no blocks.
-        self.size = _at_least_one(at_most(length, window // 2))
+        self.size = _at_least_one(at_most(length, window - 1))
         self.count = (length + self.size - 1) // self.size
         self.neighbours = 1 if causal else 2
 
@@ -172,8 +173,8 @@ def is_near(
     The positions must be broadcastable to one shape.
     """
     distance = queries - keys
-    nearest = 0 if causal else -(window // 2)
-    return (distance >= nearest) & (distance <= window // 2)
+    nearest = 0 if causal else 1 - window
+    return (distance >= nearest) & (distance < window)
 
 
 def _taken(mask, queries, keys):
@@ -215,38 +216,40 @@ def attend_in_window(
     masks: Sequence[KerasTensor | None] = (),
     causal: bool = False,
     position: int | KerasTensor | None = None,
-    dropout: Callable[[KerasTensor], KerasTensor] | None = None,
-    return_weights: bool = False,
+    in_blocks: bool = True,
+    **options: Any,
 ) -> tuple[KerasTensor, KerasTensor | None]:
     """Computes what `attend` does where each position sees only a window.
 
-    Whole sequences are cut into blocks. There are two exceptions, which are
-    full attention under a mask: weights `(B, H, T, S)` have a value for every
-    pair of positions anyway, and a cache has little more than one window.
+    Whole sequences are cut into blocks, unless `in_blocks` is False: weights
+    `(B, H, T, S)` have a value for every pair of positions anyway, and blocks
+    need as many keys as queries. A cache has little more than one window. All
+    these are full attention under a mask.
 
     Arguments and results are those of `attend`, except:
 
     Args:
         heads: keys and values, in a step those that `slide_cache` returns.
-        window: r, a positive even number.
+        window: w, a positive integer.
         position: of the first query in a step, whose `masks` have a column for
             every position so far. `None` for whole sequences.
     """
     key, value = heads["key"], heads["value"]
-    if position is None and not return_weights:
+    if position is None and in_blocks:
+        dropout = options.get("dropout")
         output = windowed_attention(
             query, key, value, window, causal, masks, dropout
         )
         return output, None
     length, keys = ops.shape(query)[2], ops.shape(key)[2]
     if position is None:
-        position = 0
+        near = is_near(
+            _range(length)[None, :, None], _range(keys), window, causal
+        )
     else:
         masks = [_last_columns(m, keys, position + length) for m in masks]
-    masks = [*masks, window_mask(length, keys, window, causal, position)]
-    return attend(
-        query, heads, masks, dropout=dropout, return_weights=return_weights
-    )
+        near = window_mask(length, keys, window, causal, position)
+    return attend(query, heads, [*masks, near], **options)
 
 
 def window_mask(
@@ -256,12 +259,12 @@ def window_mask(
     causal: bool = False,
     position: int | KerasTensor = 0,
 ) -> KerasTensor:
-    """Returns the mask of the window for whole sequences, or for a cache.
+    """Returns the mask of the window for a cache.
 
     Args:
         query_length: T.
         key_length: S. The last key is at the position of the last query.
-        window: r, a positive even number.
+        window: w, a positive integer.
         causal: whether later positions are hidden from each query.
         position: of the first query, a scalar or `(B,)`.
 
@@ -286,19 +289,19 @@ def slide_cache(
         cache: keys and values of the positions before `index`.
         new: keys and values of the positions from `index` on.
         index: position of the first new key, a scalar or `(B,)`.
-        window: r, a positive even number.
+        window: w, a positive integer.
 
     Returns:
         The keys and values that the new queries may attend to, and the new
         cache, which is as long as the old one.
 
     Raises:
-        ValueError: if the cache is too short; only one of at most r / 2
+        ValueError: if the cache is too short; only one of less than w
             positions can be.
     """
     capacity = ops.shape(cache["key"])[2]
     length = ops.shape(new["key"])[2]
-    if isinstance(capacity, int) and capacity <= window // 2:
+    if isinstance(capacity, int) and capacity < window:
         check_capacity(index, length, capacity)
     # Not even the first of the new queries sees the oldest place.
     attended = {
@@ -310,53 +313,14 @@ def slide_cache(
 def cache_length(
     length: int | KerasTensor, window: int | None
 ) -> int | KerasTensor:
-    """Returns how many positions of `length` a cache needs: the r / 2 before
-    a position, and the position itself."""
-    return length if window is None else at_most(length, window // 2 + 1)
+    """Returns how many positions of `length` a cache needs."""
+    return length if window is None else at_most(length, window)
 
 
-def check_window(window: int | None) -> None:
-    """Checks that a window is `None` or a positive even integer.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if window is None:
-        return
-    is_whole = isinstance(window, numbers.Integral) and window is not True
-    if not is_whole or window <= 0 or window % 2:
-        raise ValueError(
-            "`attention_window` must be a positive even integer, half of it "
-            "before each position and half after it. Received: "
-            f"attention_window={window!r}. Choose another number, or None for "
-            "attention to all positions."
-        )
-
-
-def check_self_attention(
-    window: int | None, query: KerasTensor, value: KerasTensor | None
-) -> None:
-    """Checks a call of attention with a window.
-
-    Args:
-        window: as in `check_window`.
-        query: `(B, T, D)`.
-        value: `(B, S, D)`, or `None` where a cache is only read.
-
-    Raises:
-        ValueError: if `window` is not a positive even integer, or if queries
-            and keys are known not to be the same positions.
-    """
-    check_window(window)
-    lengths = None if value is None else (query.shape[1], value.shape[1])
-    if lengths is None or (None not in lengths and lengths[0] != lengths[1]):
-        raise ValueError(
-            "A window is for self-attention, where queries and keys are the "
-            f"same positions. Received: attention_window={window}, "
-            f"query.shape={tuple(query.shape)}, value.shape="
-            f"{value if value is None else tuple(value.shape)}. Leave out "
-            "`attention_window` where one sequence attends to another."
-        )
+def is_self_attention(query: KerasTensor, value: KerasTensor) -> bool:
+    """Returns whether queries and keys are known to be the same positions."""
+    length = query.shape[1]
+    return query is value or (length is not None and length == value.shape[1])
 
 
 def _last_columns(mask, key_length, end):

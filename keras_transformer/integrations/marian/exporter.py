@@ -93,7 +93,7 @@ def check_config(run: Run):
         ("key_dim", config.key_dim, (None, width)),
         ("value_dim", config.value_dim, (None, width)),
         ("activation", config.activation, tuple(ACTIVATIONS.values())),
-        ("attention_window", config.attention_window, (None,)),
+        ("sliding_window", config.sliding_window, (None,)),
     ):
         if value not in expected:
             raise ValueError(
