@@ -1,5 +1,9 @@
 """Compares our attention with Keras' own, in whose place it can stand."""
 
+import pathlib
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -100,6 +104,21 @@ def test_attention_over_other_axes_is_refused():
             MultiHeadAttention(H, K, attention_axes=axes)
     for axes in (None, 1, (1,)):
         MultiHeadAttention(H, K, attention_axes=axes)
+
+
+@pytest.mark.skipif(
+    not keras.__version__.startswith("3.15."),
+    reason=f"the list is of Keras 3.15, this is {keras.__version__}",
+)
+def test_keras_own_tests_pass_but_for_those_that_are_listed():
+    # In a process of its own: they change settings of the whole process.
+    done = subprocess.run(
+        [sys.executable, pathlib.Path(__file__).parent / "keras_suite.py"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\n29 of " in done.stdout
 
 
 # === A whole model ===

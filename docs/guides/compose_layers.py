@@ -3,8 +3,9 @@
 #
 # The layers are ordinary Keras layers. They need Keras alone and run on
 # TensorFlow, JAX and PyTorch, with the same outputs within 1e-5. This guide
-# composes a classifier, explains masks and positions, replaces Keras'
-# attention, and ends with the whole model of the paper.
+# composes a classifier, saves it with its vocabulary, explains masks and
+# positions, replaces the attention of a Keras model, and ends with the whole
+# model of the paper.
 
 # %% tags=["remove-cell"]
 import os
@@ -13,6 +14,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # %%
+import pathlib
+import subprocess
+import sys
+import tempfile
+
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,6 +36,7 @@ from keras_transformer import (
     TransformerSchedule,
     causal_mask,
     padding_mask,
+    replace_attention,
 )
 from keras_transformer.testing import assert_no_leak
 
@@ -52,8 +59,39 @@ sentences = np.array([[5, 7, 9, 2], [4, 3, 0, 0]])
 print(classifier(sentences).shape)
 
 # %% [markdown]
-# Keras' `TextVectorization` turns text into ids, as in
-# `examples/text_classifier.py`; with TensorFlow, so do word pieces:
+# ## From strings, and back from a file
+#
+# Keras' `TextVectorization` turns text into ids inside the model, on TensorFlow
+# (`examples/text_classifier.py` trains such a classifier). The file has the
+# vocabulary, too.
+
+# %%
+words = keras.layers.TextVectorization(max_tokens=8000)
+words.adapt(["where does the journey go", "it goes to Rome"])
+strings = keras.Input((), dtype="string")
+model = keras.Model(strings, classifier(words(strings)))
+file = pathlib.Path(tempfile.mkdtemp(), "classifier.keras")
+model.save(file)
+print(ops.convert_to_numpy(model(np.array(["the journey goes to Rome"]))))
+
+# %% [markdown]
+# Another program imports Keras and then `keras_transformer`, which registers the
+# layers, and says the same. Without that import Keras finds no such class:
+
+# %%
+READ = f"""
+import numpy as np
+model = keras.models.load_model({str(file)!r})
+print(model(np.array(["the journey goes to Rome"])).numpy())
+"""
+for imports in ("import keras, keras_transformer", "import keras"):
+    program = [sys.executable, "-c", imports + READ]
+    done = subprocess.run(program, capture_output=True, text=True)
+    print(f"{imports}:")
+    print(done.stdout or done.stderr.strip().splitlines()[-1][:150])
+
+# %% [markdown]
+# On TensorFlow, word pieces turn text into ids, too:
 #
 # ```
 # from keras_transformer.data import train_tokenizer
@@ -249,39 +287,70 @@ for index in range(6):
 # ## Long sequences
 #
 # Time and memory of full attention grow with the square of the length. With
-# `attention_window=r`, a position attends to the r / 2 positions on each side of
-# it, or before it in a causal layer, as section 4 of the paper proposes. Both
-# then grow with the length. This layer reads 30,000 positions at once; the
-# weights of full attention would take 3.6 GB for each head:
+# `sliding_window=w`, a position attends to itself and to the w − 1 positions on
+# each side of it, or before it in a causal layer, as section 4 of the paper
+# proposes with r = 2 (w − 1). Both then grow with the length. This layer reads
+# 30,000 positions at once; the weights of full attention would take 3.6 GB for
+# each head:
 
 # %%
-local = EncoderLayer(d_model=16, num_heads=2, d_ff=32, attention_window=64)
+local = EncoderLayer(d_model=16, num_heads=2, d_ff=32, sliding_window=33)
 vectors = np.random.default_rng(1).normal(size=(1, 30_000, 16))
 print(local(vectors).shape)
 
 # %% [markdown]
-# Each further layer lets a position see r / 2 positions farther.
+# Each further layer lets a position see w − 1 positions farther.
 # `TransformerConfig` has the same argument, for encoder and decoder. On a CPU,
 # `TF_CPU_ALLOCATOR_USE_BFC=true` may save time: TensorFlow then keeps its memory.
 #
 # ## In place of Keras' attention
 #
 # `MultiHeadAttention` takes the arguments of
-# `keras.layers.MultiHeadAttention` in the same order, so you only change the
-# import. To keep the weights of a trained layer, convert it:
+# `keras.layers.MultiHeadAttention` in the same order and with the same meaning,
+# so in your code you only change the import. A functional or sequential model
+# that is trained keeps its weights: `replace_attention` returns it with our
+# layer in place of Keras'. (`MultiHeadAttention.from_keras` does it for one
+# layer.)
 
 # %%
-theirs = keras.layers.MultiHeadAttention(num_heads=2, key_dim=16)
-x = np.random.default_rng(1).normal(size=(3, 5, 32))
-expected = ops.convert_to_numpy(theirs(x, x))
-ours = MultiHeadAttention.from_keras(theirs)
+x = keras.Input((None, 32))
+attention = keras.layers.MultiHeadAttention(
+    num_heads=2, key_dim=16, use_gate=True, name="attention"
+)
+y = keras.layers.LayerNormalization()(x + attention(x, x, use_causal_mask=True))
+theirs = keras.Model(x, keras.layers.Dense(4)(y))
+ours = replace_attention(theirs)
+print(type(ours.get_layer("attention")).__module__)
+
+vectors = np.random.default_rng(1).normal(size=(3, 5, 32))
+expected = ops.convert_to_numpy(theirs(vectors))
 np.testing.assert_allclose(
-    ops.convert_to_numpy(ours(x, x)), expected, atol=1e-5
+    ops.convert_to_numpy(ours(vectors)), expected, atol=1e-5
 )
 
 # %% [markdown]
-# Inputs have rank 3. `attention_axes`, `sliding_window`, `flash_attention` and
-# `use_gate` are accepted with their default values only.
+# Two things differ. Keras' layer removes the implicit mask of its inputs, so that
+# in a model with `Embedding(mask_zero=True)` and residual connections the layers
+# behind it read padding; ours keeps it. And inputs have rank 3, so that
+# `attention_axes` has nothing to choose from.
+#
+# Our layer has what a decoder needs: a cache, with a position for each row. Here
+# three rows whose sentences have 3, 1 and 2 tokens each read one more:
+
+# %%
+layer = ours.get_layer("attention")
+whole = ops.convert_to_numpy(layer(vectors, vectors, use_causal_mask=True))
+begun, cache = vectors[:, :3], layer.empty_cache(batch_size=3, length=5)
+_, cache = layer(begun, begun, cache=cache, cache_index=0)
+rows, positions = np.arange(3), np.array([3, 1, 2])
+step = vectors[rows, positions][:, None]
+found, cache = layer(step, step, cache=cache, cache_index=positions)
+np.testing.assert_allclose(
+    ops.convert_to_numpy(found)[:, 0], whole[rows, positions], atol=1e-5
+)
+
+# %% [markdown]
+# What stood in the cache behind a row's position is overwritten, never seen.
 #
 # ## The whole model
 #
@@ -300,15 +369,46 @@ model.compile(
 print(f"{model.count_params():,} parameters")
 
 # %% [markdown]
-# To read a saved model with `keras.models.load_model`, first use a name of this
-# package, as `from keras_transformer import Transformer` does: that registers
-# the classes.
+# ## A batch in parts, with `fit`
 #
-# Under a distribution strategy, the mean over each replica's tokens differs
-# from the mean over the batch. Train with
-# [`keras_transformer.training`](train_on_your_text.py), or use
-# `LabelSmoothedCrossEntropy(reduction="sum")` with sample weights of 1 /
-# (number of real tokens in the whole batch).
+# The paper's loss is the mean over the real tokens of a whole batch. Where a
+# batch is cut into parts, over devices or by `gradient_accumulation_steps`, the
+# mean of the parts' means is another number as soon as the parts differ in
+# length. `keras-transformer train` counts the tokens of all parts, and so can
+# you: the sum of the losses, with a weight of parts / (tokens of all parts) for
+# each row. Here a batch of two rows, of 2 and of 6 tokens, is cut in two:
+
+
+# %%
+def one_update(loss, weights, parts):
+    keras.utils.set_random_seed(1)
+    small = TransformerConfig.preset("tiny", vocab_size=11, dropout_rate=0.0)
+    model = Transformer(small)
+    # Keras wants at least two steps to accumulate over.
+    steps = {"gradient_accumulation_steps": parts} if parts > 1 else {}
+    model.compile(keras.optimizers.SGD(0.1, **steps), loss)
+    before = np.concatenate([w.ravel() for w in model.get_weights()])
+    size = len(targets) // parts
+    ids = {"source": targets, "target": targets}
+    model.fit(ids, targets, size, 1, 0, sample_weight=weights, shuffle=False)
+    after = np.concatenate([w.ravel() for w in model.get_weights()])
+    return after - before
+
+
+targets = np.array([[5, 7, 0, 0, 0, 0], [4, 3, 9, 8, 6, 2]])
+whole = one_update(LabelSmoothedCrossEntropy(), None, parts=1)
+means = one_update(LabelSmoothedCrossEntropy(), None, parts=2)
+weights = np.full(2, 2 / np.count_nonzero(targets))
+sums = one_update(LabelSmoothedCrossEntropy(reduction="sum"), weights, parts=2)
+for name, update in (("means", means), ("sums", sums)):
+    error = np.linalg.norm(update - whole) / np.linalg.norm(whole)
+    print(f"{name}: relative error of the update {error:.1e}")
+assert error < 1e-4
+
+# %% [markdown]
+# A distribution strategy adds up the sums of its replicas, where the weight is
+# 1 / (tokens of all parts). With accumulation, Keras' optimizers pass the number
+# of batches to a schedule, not that of updates: see `TransformerSchedule`.
 #
 # On TensorFlow, Keras' Adam squares the gradients of an embedding one token at
 # a time, and so takes longer steps for frequent tokens than the paper's Adam.

@@ -58,8 +58,8 @@ folder = pathlib.Path(temporary.name)
 # [Decode your own model](decode_your_model.py).
 #
 # `load_model(run).save("model.keras")` writes a Keras file. Before
-# `keras.models.load_model` reads it, a program has to use a name of this package,
-# as `from keras_transformer import Transformer` does: that registers the classes.
+# `keras.models.load_model` reads it, a program has to import Keras and then
+# `keras_transformer`: that registers the classes.
 
 # %%
 STEPS = 400

@@ -3,7 +3,6 @@
 Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
 """
 
-import numbers
 from typing import Any
 
 import keras
@@ -233,6 +232,7 @@ class MultiHeadAttention(Layer):
             )
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
+        _check_lengths(value_shape, key_shape)
         self.output_projection = self._dense(
             self.output_dim or query_shape[-1], "output"
         )
@@ -305,6 +305,8 @@ class MultiHeadAttention(Layer):
         self._check_inputs(
             query, value, cache, cache_index, return_attention_scores
         )
+        if key is not None and value is not None:
+            _check_lengths(value.shape, key.shape)
         batch, length = ops.shape(query)[:2]
         position = int32_index(cache_index)
         is_step = position is not None
@@ -409,6 +411,7 @@ class MultiHeadAttention(Layer):
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape = (), key_shape: Shape = ()
     ) -> Shape:
+        _check_lengths(value_shape, key_shape or value_shape)
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Output:
@@ -480,18 +483,27 @@ def _check_axes(attention_axes):
     )
 
 
+def _check_lengths(value_shape, key_shape):
+    values, keys = tuple(value_shape[1:-1]), tuple(key_shape[1:-1])
+    if values != keys and None not in values + keys:
+        raise ValueError(
+            "The lengths of `value` and `key` must be equal. Received: "
+            f"value.shape={tuple(value_shape)}, key.shape={tuple(key_shape)}"
+        )
+
+
 def _single_output_dim(output_shape):
     """Returns the width that `output_shape` gives, or `None`."""
     if output_shape is None:
         return None
-    if isinstance(output_shape, numbers.Integral):
-        return checked_integer("output_shape", output_shape)
-    if len(output_shape) != 1:
+    is_sequence = isinstance(output_shape, tuple | list)
+    if is_sequence and len(output_shape) != 1:
         raise ValueError(
             "`output_shape` must be one width. Received: "
             f"output_shape={output_shape}"
         )
-    return output_shape[0]
+    width = output_shape[0] if is_sequence else output_shape
+    return checked_integer("output_shape", width)
 
 
 def _serialized_objects(layer):
