@@ -20,7 +20,7 @@ ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
 .PHONY: check demo serve test test-jax test-torch test-transformers test-page \
-    test-programs test-serve test-hostile test-ray test-slow fuzz docs lint \
+    test-formats test-programs test-serve test-hostile test-ray test-slow fuzz docs lint \
     format constraints clean
 
 demo: .venv/text  ## train, export and use a model: three to seven minutes
@@ -65,6 +65,10 @@ test-transformers: .venv/dev .venv-torch/transformers  ## imported models
 	    $(TRAINED:%=--trained %) $(QUIETLY)
 	MARIAN_REFERENCE=runs/marian $(BIN)/python -m pytest -s \
 	    tests/marian_parity.py
+
+# Each file is read by its own runtime alone.
+test-formats: .venv-formats/done  ## ONNX, OpenVINO, LiteRT; three minutes
+	.venv-formats/bin/python -m pytest --noconftest tests/formats_checks.py
 
 # Needs Chromium, and says how to install it. SCREENSHOTS may name a folder for
 # images of the page; MODEL, another export to serve.
@@ -113,13 +117,13 @@ constraints: setup.py  ## renew constraints.txt, then run `make check`
 	rm -rf build/constraints
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install --quiet \
-	    '.[dev,docs,page,ray]' 'atheris>=3'
+	    '.[dev,docs,formats,page,ray]' 'atheris>=3'
 	build/constraints/bin/python -m pip freeze --exclude keras-transformer-paper \
 	    > constraints.txt
 	rm -rf build/constraints
 
 clean:  ## remove what was installed and built; runs/ and saved_models/ stay
-	rm -rf .venv .venv-torch build dist *.egg-info
+	rm -rf .venv .venv-torch .venv-formats build dist *.egg-info
 
 .venv/dev .venv/text .venv/docs .venv/page .venv/serve: setup.py $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and \
@@ -145,6 +149,12 @@ saved_models/demo:
 	.venv-torch/bin/python -m pip install --quiet $(TORCH)
 	.venv-torch/bin/python -m pip install --quiet \
 	    $(CONSTRAINTS:%=--constraint %) --editable . 'pytest>=8' pytest-xdist
+	touch $@
+
+.venv-formats/done: setup.py $(CONSTRAINTS)
+	test -x .venv-formats/bin/pip || $(PYTHON) -m venv .venv-formats
+	.venv-formats/bin/python -m pip install --quiet \
+	    $(CONSTRAINTS:%=--constraint %) --editable '.[formats]' 'pytest>=8'
 	touch $@
 
 .venv-torch/transformers: .venv-torch/done

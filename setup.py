@@ -28,6 +28,14 @@ SERVE = ["uvicorn>=0.30", "prometheus_client", "sentencex>=1.0.32"]
 RAY = ["ray[serve]>=2.60"]
 MARIAN = ["safetensors", "huggingface_hub", "pyyaml"]
 CTRANSLATE2 = ["ctranslate2>=4.5"]
+FORMATS = [
+    "tensorflow>=2.21",
+    "tf2onnx>=1.17",
+    "onnxruntime",
+    "openvino",
+    "scipy",  # imported by Keras' export to OpenVINO, not required
+    "ai-edge-litert",
+]
 BEAM = ["apache-beam>=2.77"]
 PYTEST = ["pytest>=8"]
 
@@ -80,6 +88,7 @@ setup(
     extras_require={
         "text": TEXT,
         "ctranslate2": CTRANSLATE2,  # the export to that engine
+        "formats": FORMATS,  # Keras' exports to ONNX, OpenVINO and LiteRT
         "beam": BEAM,  # corpora past one machine
         "marian": MARIAN,  # the import of Marian models, such as OPUS-MT
         "serve": SERVE,  # the server; grpcio comes with `text`
@@ -113,6 +122,7 @@ setup(
             *CTRANSLATE2,
             "sphinx",
             "sphinx-argparse",
+            "jax",  # one guide runs on it
             "myst-nb",
             "jupytext",
             "furo",

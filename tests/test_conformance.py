@@ -191,6 +191,22 @@ def test_keras_files_load_in_a_fresh_process(tmp_path):
         assert_close(np.load(tmp_path / file), output, 1e-6)
 
 
+@a_program
+def test_importing_the_package_after_keras_registers_its_classes(tmp_path):
+    conformance.model_of(LAYERS[0]).save(tmp_path / "model.keras")
+    program = "keras.models.load_model('model.keras')"
+    for imports, returncode in (("keras, keras_transformer", 0), ("keras", 1)):
+        result = subprocess.run(
+            [sys.executable, "-c", f"import {imports}; {program}"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == returncode, result.stderr
+    assert "Could not locate class" in result.stderr
+
+
 # === Outputs ===
 
 

@@ -70,7 +70,8 @@ words = keras.layers.TextVectorization(max_tokens=8000)
 words.adapt(["where does the journey go", "it goes to Rome"])
 strings = keras.Input((), dtype="string")
 model = keras.Model(strings, classifier(words(strings)))
-file = pathlib.Path(tempfile.mkdtemp(), "classifier.keras")
+folder = tempfile.TemporaryDirectory()
+file = pathlib.Path(folder.name, "classifier.keras")
 model.save(file)
 print(ops.convert_to_numpy(model(np.array(["the journey goes to Rome"]))))
 
@@ -89,6 +90,7 @@ for imports in ("import keras, keras_transformer", "import keras"):
     done = subprocess.run(program, capture_output=True, text=True)
     print(f"{imports}:")
     print(done.stdout or done.stderr.strip().splitlines()[-1][:150])
+folder.cleanup()
 
 # %% [markdown]
 # On TensorFlow, word pieces turn text into ids, too:

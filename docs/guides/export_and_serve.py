@@ -59,7 +59,8 @@ folder = pathlib.Path(temporary.name)
 #
 # `load_model(run).save("model.keras")` writes a Keras file. Before
 # `keras.models.load_model` reads it, a program has to import Keras and then
-# `keras_transformer`: that registers the classes.
+# `keras_transformer`: that registers the classes. Such a model also becomes an
+# [ONNX, OpenVINO or LiteRT file](../formats.md).
 
 # %%
 STEPS = 400

@@ -156,7 +156,8 @@ assert start["devices"] == 2
 # `tokens_per_batch` is the size of the whole batch. Each replica gets its share
 # of the rows, so the recipe of a run stays the same on another number of
 # devices. The equality holds for `keras_transformer.training`; `fit` of Keras
-# under a strategy differs, see [Compose layers](compose_layers.py).
+# under a strategy differs, see [Compose layers](compose_layers.py), and
+# [What is exact](../exactness.md) for all cases.
 #
 # ## A batch that does not fit in memory
 #

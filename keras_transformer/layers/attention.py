@@ -166,10 +166,15 @@ def _attends_somewhere(mask, dtype):
     return ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
 
 
-def split_heads(x: KerasTensor, num_heads: int) -> KerasTensor:
-    """Returns `(B, H, T, K)` from `(B, T, H·K)`."""
-    batch, length, width = ops.shape(x)
-    x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
+def split_heads(
+    x: KerasTensor, num_heads: int, source: KerasTensor
+) -> KerasTensor:
+    """Returns `(B, H, T, K)` from `(B, T, H·K)`, which is the projection of
+    `source` `(B, T, D)`."""
+    # The converter to ONNX confuses the shape of x with that of x in two
+    # dimensions, `(B·T, H·K)`, as which it is multiplied.
+    batch, length, _ = ops.shape(source)
+    x = ops.reshape(x, (batch, length, num_heads, x.shape[-1] // num_heads))
     return ops.swapaxes(x, 1, 2)
 
 

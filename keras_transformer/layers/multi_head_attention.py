@@ -256,9 +256,10 @@ class MultiHeadAttention(Layer):
     ) -> Cache:
         """Projects keys and values once, for a cache that is only read."""
         key = value if key is None else key
+        keys, values = self.key_projection(key), self.value_projection(value)
         return {
-            "key": split_heads(self.key_projection(key), self.num_heads),
-            "value": split_heads(self.value_projection(value), self.num_heads),
+            "key": split_heads(keys, self.num_heads, key),
+            "value": split_heads(values, self.num_heads, value),
         }
 
     def encode_positions(
@@ -317,14 +318,15 @@ class MultiHeadAttention(Layer):
         queries = self.query_projection(query)  # [B, T, H·d_k]
         if cache is None or is_step:
             first = position if is_step else 0
-            queries = split_heads(queries, self.num_heads)  # [B, H, T, d_k]
+            # [B, H, T, d_k]
+            queries = split_heads(queries, self.num_heads, query)
             queries = self.encode_positions(queries, first)
             heads = self.project(value, key)
             heads["key"] = self.encode_positions(heads["key"], first)
         else:  # the cache has the keys of a memory, which beams share
             heads = cache
             queries, query_mask = fold_beams(queries, query_mask, heads)
-            queries = split_heads(queries, self.num_heads)
+            queries = split_heads(queries, self.num_heads, queries)
         masks = [*pair_masks(query_mask, value_mask, key_mask), attention_mask]
         if is_step:
             heads, cache = self._extend_cache(cache, heads, position)
