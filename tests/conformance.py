@@ -112,6 +112,7 @@ LAYERS = [
             "output_shape": 11,
             "sliding_window": 2,
             "use_gate": True,
+            "flash_attention": False,
             "kernel_initializer": "he_normal",
             "bias_initializer": "ones",
             "kernel_regularizer": "l2",
