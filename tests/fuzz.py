@@ -8,6 +8,7 @@ input and 256 MB. `test_fuzz.py` runs the seeds, and simple changes of them.
 import argparse
 import asyncio
 import contextlib
+import functools
 import gzip
 import io
 import json
@@ -36,6 +37,11 @@ SMALL_FILES = 100_000  # bytes of a seed
 # Each target is a function of a temporary folder. It returns the function to
 # fuzz, of bytes, and seeds.
 TARGETS = {}
+
+
+@functools.cache  # kept to the end: an open loop must not be collected
+def event_loop():
+    return asyncio.new_event_loop()
 
 
 def target(function):
@@ -87,7 +93,7 @@ def rest(folder):
 
     settings = ServeSettings(access_log=False, max_body=1_000_000)
     application = Application(FakeRegistry(), settings, Metrics())
-    loop = asyncio.new_event_loop()
+    loop = event_loop()
 
     def ask(method, path, body=b"", headers=()):
         requests = [{"type": "http.request", "body": body}]
@@ -168,7 +174,7 @@ def grpc_messages(folder):
     from keras_transformer.serve.settings import ServeSettings
 
     prediction = PredictionService(FakeRegistry(), ServeSettings())
-    loop = asyncio.new_event_loop()
+    loop = event_loop()
     calls = {
         predict_pb2.PredictRequest: prediction.Predict,
         get_model_metadata_pb2.GetModelMetadataRequest: (

@@ -63,7 +63,8 @@ def compiled(function):
 
 
 def test_every_public_name_has_a_row():
-    assert {row.name for row in conformance.ROWS} == set(kt.__all__), (
+    names = set(kt.__all__) - {"replace_attention"}  # see test_drop_in.py
+    assert {row.name for row in conformance.ROWS} == names, (
         "Describe the name in tests/conformance.py."
     )
 

@@ -129,9 +129,7 @@ def classifier(mask_zero=False):
     twice, a model inside the model, masks, a residual connection."""
     keras.utils.set_random_seed(1)
     ids = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(17, D, mask_zero=mask_zero, name="embedding")(
-        ids
-    )
+    x = keras.layers.Embedding(17, D, mask_zero=mask_zero, name="ids")(ids)
     attention = keras.layers.MultiHeadAttention
     shared = attention(2, K, name="shared")
     for causal in (True, False):

@@ -61,6 +61,7 @@ def test_python_runs_from_top_to_bottom(page, exported):
     names = {}
     for block in blocks(page, "python"):
         block = block.replace("saved_models/demo/1", str(exported))
+        block = block.replace("saved_models/demo", str(exported.parent))
         exec(compile(block, page.name, "exec"), names)
 
 

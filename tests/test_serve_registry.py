@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
+from keras_transformer.export.files import versions_in
 from keras_transformer.serve import model_registry
 from keras_transformer.serve.errors import (
     ProcessEndedError,
@@ -19,7 +20,6 @@ from keras_transformer.serve.model_config import (
     ModelConfig,
     config_of_path,
     read_config_file,
-    versions_in,
 )
 from keras_transformer.serve.model_registry import ModelRegistry
 

@@ -55,11 +55,19 @@ def _add_train(line):
         "--out", required=True, metavar="RUN", help="folder of the run"
     )
     sub.add_argument(
+        "--train-files",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="two files to train on, line by line, instead of a corpus; the "
+        "languages default to their endings, such as .en and .de",
+    )
+    sub.add_argument(
         "--resume",
         action="store_true",
         help="resume the run; if it does not exist, start it by the other "
         "options",
     )
+    sub.add_argument("--epochs", action=_Epochs, help=argparse.SUPPRESS)
     sub.add_argument(
         "--deterministic",
         action="store_true",
@@ -74,6 +82,18 @@ def _add_train(line):
     of_others = "that of the preset or of --initial-run"
     add_options(sub, TransformerConfig, of_others)
     add_options(sub, Recipe)
+
+
+class _Epochs(argparse.Action):
+    """Says what to write instead of a number of epochs."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(
+            f"training is counted in steps: instead of {option_string} "
+            f"{values} write --steps N, of --tokens-per-batch target tokens "
+            "each; the first lines of a training say how many steps an epoch "
+            "has"
+        )
 
 
 def _add_prepare(line):
@@ -262,7 +282,8 @@ def _add_model(sub):
     sub.add_argument(
         "path",
         metavar="MODEL",
-        help="SavedModel, such as saved_models/NAME/VERSION",
+        help="folder of a model's versions, such as saved_models/NAME, whose "
+        "newest one is taken; or one version",
     )
     add_options(sub, SearchSettings, "as exported", SEARCH_OF_A_CALL)
     sub.add_argument(

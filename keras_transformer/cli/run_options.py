@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 from typing import Any
 
 from keras_transformer.cli.options import (
@@ -12,7 +13,9 @@ from keras_transformer.cli.options import (
     settings_of,
 )
 from keras_transformer.config import PRESETS, TransformerConfig
+from keras_transformer.data.corpus import FILES
 from keras_transformer.data.prepared_corpus import is_prepared
+from keras_transformer.data.text_files import SUFFIXES
 from keras_transformer.training.new_run import (
     absolute_paths,
     check_settled,
@@ -35,6 +38,7 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
         ValueError: if an option differs from the setting of a resumed run.
     """
     folder = given["out"]
+    given = _with_files(given)
     recipe, shape = (
         settings_of(cls, given) for cls in (Recipe, TransformerConfig)
     )
@@ -56,6 +60,34 @@ def run_of(given: dict[str, Any], worker: int) -> Run:
     default = None if "initial_run" in recipe else DEFAULT_PRESET
     preset = given.get("preset", default)
     return start_run(folder, preset, Recipe(**recipe), **shape)
+
+
+def _with_files(given):
+    """Returns the options with --train-files as a corpus."""
+    if "train_files" not in given:
+        return given
+    if "corpus" in given:
+        raise ValueError(
+            "Two files are a corpus of their own. Received: --train-files and "
+            "--corpus. Leave one out."
+        )
+    paths = given["train_files"]
+    languages = [_language_of(path) for path in paths]
+    if None in languages or languages[0] == languages[1]:
+        languages = []
+    return {
+        **dict(zip(("source", "target"), languages, strict=False)),
+        **given,
+        "corpus": FILES + ":".join(paths),
+    }
+
+
+def _language_of(path):
+    """Returns the ending of a file that may name a language, or `None`."""
+    endings = os.path.basename(path).split(".")[1:]
+    endings = [end for end in endings if f".{end}" not in SUFFIXES]
+    is_language = endings and re.fullmatch("[A-Za-z_-]{2,8}", endings[-1])
+    return endings[-1] if is_language and endings[-1] != "txt" else None
 
 
 def with_moved_paths(run: Run, settings: dict[str, Any]) -> Run:

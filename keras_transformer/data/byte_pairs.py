@@ -2,17 +2,22 @@
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import sentencepiece
 
+from keras_transformer.data.options import VOCAB_SIZE
 from keras_transformer.ids import END, PAD, START, UNKNOWN
 
+# SentencePiece's error about a vocabulary that is larger than the text allows.
+_MOST = r"Vocabulary size too high .* value <= (\d+)"
 
-def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
+
+def learn_byte_pairs(sentences: Sequence[str], vocab_size: int) -> bytes:
     """Returns the bytes of a SentencePiece model.
 
-    See `train_tokenizer`, which makes a `Tokenizer` of them.
+    See `train_tokenizer`, which makes a `Tokenizer` of them. A text that does
+    not allow the default size gets the largest that it does.
 
     Raises:
         ValueError: if the text does not allow so many or so few pieces.
@@ -36,6 +41,9 @@ def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
+        most = re.search(_MOST, str(error))
+        if most and vocab_size == VOCAB_SIZE:  # the default
+            return learn_byte_pairs(sentences, int(most[1]))
         raise ValueError(
             f"Cannot learn a vocabulary. Received: vocab_size={vocab_size}"
             f"{_limit(str(error))}"
@@ -45,7 +53,7 @@ def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
 
 def _limit(error):
     """Returns which vocabularies the text allows, by SentencePiece's error."""
-    if most := re.search(r"Vocabulary size too high .* value <= (\d+)", error):
+    if most := re.search(_MOST, error):
         return (
             ", more word pieces than the text has variety for. Choose at most "
             f"{most[1]}."

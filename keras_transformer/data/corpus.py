@@ -12,11 +12,14 @@ folder has for each split one of
 
 Text may be compressed (`.gz`, `.xz`, `.zst`), and a split may be divided into
 parts, `SPLIT-PART.LANGUAGE`, in the order of their names.
+
+Two files of any names are the corpus `files:SOURCE:TARGET`, to train on.
 """
 
 import dataclasses
 import itertools
 import os
+import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -29,6 +32,13 @@ SPLIT_NAMES = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test",),
 }
+
+
+FILES = "files:"  # begins the name of a corpus of two files
+
+
+class MissingSplitError(ValueError):
+    """A corpus has no such split."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +139,8 @@ def open_corpus(
     corpus = os.fspath(corpus) if isinstance(corpus, os.PathLike) else corpus
     if not isinstance(corpus, str):
         return table_files.row_pairs(corpus, source, target)
+    if corpus.startswith(FILES):
+        return _pair_of_files(corpus, split)
     if not is_path(corpus):
         from keras_transformer.data.tfds_corpus import tfds_pairs
 
@@ -140,7 +152,7 @@ def open_corpus(
 
 def is_path(corpus: str) -> bool:
     """Returns whether the name of a corpus is the path of a folder."""
-    return corpus != "builtin" and not corpus.startswith("tfds:")
+    return corpus != "builtin" and not corpus.startswith(("tfds:", FILES))
 
 
 def absolute(corpus: Any) -> Any:
@@ -149,12 +161,50 @@ def absolute(corpus: Any) -> Any:
     if not isinstance(corpus, str | os.PathLike):
         return corpus
     corpus = os.fspath(corpus)
+    if corpus.startswith(FILES):
+        return FILES + ":".join(map(absolute_path, _two_files(corpus)))
     return absolute_path(corpus) if is_path(corpus) else corpus
 
 
 def absolute_path(path: str) -> str:
     """Returns an absolute path; a URL, such as of a bucket, stays as it is."""
     return path if "://" in path else os.path.abspath(path)
+
+
+def has_split(
+    corpus: str, split: str, source: str, target: str, data_dir: str | None
+) -> bool:
+    """Returns whether a corpus has a split.
+
+    Raises:
+        ValueError: if the corpus or a language does not exist.
+    """
+    try:
+        open_corpus(corpus, split, source, target, data_dir)
+    except MissingSplitError:
+        return False
+    return True
+
+
+def _two_files(corpus):
+    paths = corpus.removeprefix(FILES).split(":")
+    if len(paths) != 2 or not all(paths):
+        raise ValueError(
+            "A corpus of two files is named `files:SOURCE:TARGET`, and their "
+            f"paths have no colon. Received: {corpus!r}"
+        )
+    return paths
+
+
+def _pair_of_files(corpus, split):
+    paths = [pathlib.Path(path) for path in _two_files(corpus)]
+    if split != "train":
+        raise MissingSplitError(
+            "Two files are a split to train on. Received: "
+            f"split={split!r} of {corpus!r}. Put the files of several splits "
+            "into a folder, as SPLIT.LANGUAGE."
+        )
+    return text_files.pairs_of_files([paths])
 
 
 def _folder_pairs(folder, split, source, target):
@@ -175,7 +225,7 @@ def _folder_pairs(folder, split, source, target):
             if suffix == ".parquet":
                 return table_files.parquet_pairs(paths, source, target)
             return text_files.parallel_pairs(folder, name, source, target)
-    raise ValueError(
+    raise MissingSplitError(
         f"No file for split {split!r}, language {source!r} in {folder!r}. "
         f"Expected one of: {', '.join(expected)}; text may end in "
         f"{', '.join(text_files.SUFFIXES)}. Name another split or language. Of "

@@ -9,6 +9,8 @@ from keras_transformer.validation import (
     option_field,
 )
 
+VOCAB_SIZE = 8000
+
 
 @dataclasses.dataclass(frozen=True)
 class CorpusSettings:
@@ -29,6 +31,11 @@ class CorpusSettings:
         option="validation",
         metavar="SPLIT",
     )
+    validation_pairs: int | None = option_field(
+        None,
+        "pairs of the split to train on to hold out and score instead (default "
+        "where a corpus has no split to score: 500 or 5 %, the smaller)",
+    )
     test_split: str | None = option_field(
         None,
         "split to score when training has ended; `prepare` copies it, and "
@@ -42,7 +49,9 @@ class CorpusSettings:
         metavar="FOLDER",
     )
     vocab_size: int = option_field(
-        8000, "size of the vocabulary in word pieces; section 5.1 has 37,000"
+        VOCAB_SIZE,
+        "size of the vocabulary in word pieces; the default becomes smaller "
+        "where the text does not allow it; section 5.1 has 37,000",
     )
     shared_vocabulary: bool = option_field(
         True,
@@ -59,7 +68,7 @@ class CorpusSettings:
     def __post_init__(self):
         check_types(self)
         check_field(self, "seed", 0 <= self.seed < 2**32, "in [0, 2³²)")
-        check_at_least(self, vocab_size=1, max_length=1)
+        check_at_least(self, vocab_size=1, max_length=1, validation_pairs=1)
 
 
 @dataclasses.dataclass(frozen=True)

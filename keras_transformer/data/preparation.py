@@ -30,7 +30,8 @@ from keras_transformer.atomic_files import (
     sync_folder,
     write_aside,
 )
-from keras_transformer.data.corpus import absolute, open_corpus
+from keras_transformer.data.corpus import absolute, has_split, open_corpus
+from keras_transformer.data.held_out import hold_out
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.prepared_corpus import (
     FORMAT,
@@ -260,6 +261,27 @@ def make_job(
         # Rows are one split: they would be validated on themselves.
         names = names if isinstance(corpora[0], str) else []
         evaluation = dict.fromkeys(names, corpora[0])
+    streams = [opened(corpus, settings.train_split) for corpus in corpora]
+    held_out = {}
+    if settings.validation_pairs is not None or (
+        "validation" in evaluation
+        and isinstance(evaluation["validation"], str)
+        and not has_split(
+            evaluation["validation"],
+            settings.validation_split,
+            settings.source,
+            settings.target,
+            settings.data_dir,
+        )
+    ):
+        streams[0], pairs = hold_out(
+            streams[0], settings.validation_pairs, settings.seed
+        )
+        print(f"Held {len(pairs):,} pairs out of training, to validate on.")
+        settings = dataclasses.replace(settings, validation_pairs=len(pairs))
+        identity = streams[0].identity
+        held_out["validation"] = PairStream(identity, lambda: iter(pairs))
+        evaluation = {k: c for k, c in evaluation.items() if k == "test"}
     if unknown := evaluation.keys() - splits.keys():
         raise ValueError(
             '`evaluation` has the keys "validation" and "test". '
@@ -269,10 +291,11 @@ def make_job(
         folder,
         settings,
         list(corpora),
-        [opened(corpus, settings.train_split) for corpus in corpora],
+        streams,
         weights,
         tokenizers,
-        {
+        held_out
+        | {
             name: opened(corpus, splits[name])
             for name, corpus in evaluation.items()
         },
@@ -412,7 +435,11 @@ def _manifest(job, shards, tokenizers, evaluation, texts):
     return {
         "format": FORMAT,
         "versions": _versions(),
-        "settings": dataclasses.asdict(job.settings),
+        "settings": {
+            **dataclasses.asdict(job.settings),
+            # The default may be more than the text allows.
+            "vocab_size": tokenizers[1].vocab_size,
+        },
         "vocabularies": {
             side: sha256(tokenizer.model)
             for side, tokenizer in zip(SIDES, tokenizers, strict=True)

@@ -209,11 +209,22 @@ def parallel_pairs(
                 "another split or language."
             )
 
+    return pairs_of_files(list(zip(*sides, strict=True)))
+
+
+def pairs_of_files(files: Sequence[Sequence[pathlib.Path]]) -> PairStream:
+    """Returns the pairs of parallel files, each a source and a target.
+
+    Raises:
+        ValueError: if a file does not exist; while the pairs are read, if two
+            files differ in their number of lines.
+    """
+
     def read():
-        for paths in zip(*sides, strict=True):
+        for paths in files:
             yield from _zipped(paths)
 
-    return PairStream(identity_of(itertools.chain(*sides)), read)
+    return PairStream(identity_of(itertools.chain(*files)), read)
 
 
 def _zipped(

@@ -30,14 +30,20 @@ def learn_vocabularies(
         )
     sides = [[pair[i] for pair in pairs] for i in (0, 1)]
     if settings.shared_vocabulary:
-        cleaned = map(clean_all, sides, RULES)
-        model = learn_byte_pairs(itertools.chain(*cleaned), settings.vocab_size)
+        cleaned = itertools.chain(*map(clean_all, sides, RULES))
+        model = learn_byte_pairs(list(cleaned), settings.vocab_size)
         source, target = (Tokenizer(with_rule(model, rule)) for rule in RULES)
-        return source, target
-    source, target = (
-        train_tokenizer(side, settings.vocab_size, rule)
-        for side, rule in zip(sides, RULES, strict=True)
-    )
+    else:
+        source, target = (
+            train_tokenizer(side, settings.vocab_size, rule)
+            for side, rule in zip(sides, RULES, strict=True)
+        )
+    sizes = source.vocab_size, target.vocab_size
+    if min(sizes) < settings.vocab_size:
+        print(
+            f"The text allows {min(sizes):,} word pieces instead of "
+            f"{settings.vocab_size:,}."
+        )
     return source, target
 
 

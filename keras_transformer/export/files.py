@@ -52,6 +52,44 @@ def check_export(path: str | os.PathLike) -> dict[str, Any]:
     return metadata
 
 
+def versions_in(folder: pathlib.Path) -> list[int]:
+    """Returns the numbers of the version folders that hold a SavedModel.
+
+    Numbers have 63 bits, as in the protocols.
+    """
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        int(name)
+        for name in names
+        if is_version(name) and _has_model(folder / name)
+    ]
+
+
+def is_version(name: str) -> bool:
+    """Returns whether a folder's name is the number of a version."""
+    is_number = name.isascii() and name.isdecimal()
+    return is_number and str(int(name)) == name and int(name) < 2**63
+
+
+def _has_model(folder):
+    """Returns whether a folder has a SavedModel, as far as can be seen."""
+    try:
+        return (folder / "saved_model.pb").is_file()
+    except OSError:  # loading the version will say why
+        return True
+
+
+def newest_version(path: str | os.PathLike) -> pathlib.Path:
+    """Returns the folder of an export: `path` itself, or the newest of the
+    versions in it."""
+    path = pathlib.Path(path)
+    versions = [] if _has_model(path) else versions_in(path)
+    return path / str(max(versions)) if versions else path
+
+
 def check_intact(path: str | os.PathLike):
     """Compares the files of an export with its checksums.
 

@@ -1,16 +1,15 @@
 """An exported SavedModel in Python."""
 
 import os
-import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 from keras_transformer import hardware
 from keras_transformer.data.tokenizer import as_strings
-from keras_transformer.export.files import check_export
-from keras_transformer.inference.lines import encoded
+from keras_transformer.export.files import check_export, newest_version
+from keras_transformer.inference.lines import encoded, translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import best_of
 
@@ -20,13 +19,16 @@ class SavedTranslator:
 
     Example:
 
-    >>> translator = SavedTranslator("saved_models/demo/1")
+    >>> translator = SavedTranslator("saved_models/demo")
+    >>> translator(["Good morning.", "Room 7 is on the third floor."])
+    ['Guten Morgen.', 'Zimmer 7 ist im dritten Stock.']
     >>> found = translator.explain("Room 7 is on the third floor.")
     >>> found["translation"]
     'Zimmer 7 ist im dritten Stock.'
 
     Args:
-        path: the folder `NAME/VERSION`.
+        path: the folder `NAME`, of which the newest version is loaded, or
+            `NAME/VERSION`.
 
     Raises:
         ValueError: if there is no export of this format, if it is damaged, or
@@ -34,10 +36,23 @@ class SavedTranslator:
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path = pathlib.Path(path)
-        self.metadata = check_export(path)
+        self.path = newest_version(path)
+        self.metadata = check_export(self.path)
         hardware.check_half_precision(self.metadata["dtype"])
-        self.loaded = tf.saved_model.load(str(path))
+        self.loaded = tf.saved_model.load(str(self.path))
+
+    def __call__(self, text: str | Iterable[str]) -> str | list[str]:
+        """Translates a string, or each of several.
+
+        Args:
+            text: a string, or strings, of which 64 are translated at a time.
+
+        Returns:
+            A string, or a list of strings in the same order.
+        """
+        if isinstance(text, str):
+            return translate_lines(self.translate, [text])[0]
+        return translate_lines(self.translate, list(text))
 
     def translate(self, text: tf.Tensor) -> dict:
         """Returns the best translation of each string.

@@ -93,6 +93,13 @@ def prepare_on_beam(
     """
     settings = settings or Preparation()
     job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
+    if job.settings.validation_pairs is not None:
+        raise ValueError(
+            "On Beam, pairs are not held out for validation. Received: "
+            f"{job.corpora[0]!r} without the split "
+            f"{settings.validation_split!r}, or `validation_pairs`. Name a "
+            "split to validate on."
+        )
     # Workers open the corpora by their names: a stream cannot be sent to them.
     arguments = settings.train_split, *job.languages, settings.data_dir
     read = functools.partial(_read, job.corpora, arguments, settings)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
+from keras_transformer.export.files import is_version, versions_in
 from keras_transformer.serve.access import read_text
 from keras_transformer.validation import shown
 
@@ -67,7 +68,7 @@ def config_of_path(path: str | os.PathLike) -> ModelConfig:
     """
     path = pathlib.Path(os.path.abspath(path))
     versions: tuple[int, ...] = ()
-    if (path / "saved_model.pb").is_file() and _is_version(path.name):
+    if (path / "saved_model.pb").is_file() and is_version(path.name):
         path, versions = path.parent, (int(path.name),)
     if not versions_in(path):
         raise ValueError(
@@ -120,36 +121,6 @@ def read_config_file(path: str | os.PathLike) -> list[ModelConfig]:
             f"{shown(twice)} more than once in {str(path)!r}."
         )
     return configs
-
-
-def versions_in(folder: pathlib.Path) -> list[int]:
-    """Returns the numbers of the version folders that hold a SavedModel.
-
-    Numbers have 63 bits, as in the protocols.
-    """
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [
-        int(name)
-        for name in names
-        if _is_version(name) and _has_model(folder / name)
-    ]
-
-
-def _is_version(name):
-    """Returns whether a folder's name is the number of a version."""
-    is_number = name.isascii() and name.isdecimal()
-    return is_number and str(int(name)) == name and int(name) < 2**63
-
-
-def _has_model(folder):
-    """Returns whether a folder has a SavedModel, as far as can be seen."""
-    try:
-        return (folder / "saved_model.pb").is_file()
-    except OSError:  # loading the version will say why
-        return True
 
 
 def _config(entry, path):

@@ -19,6 +19,7 @@ from collections.abc import (
 import numpy as np
 from tensorflow_serving.apis import get_model_status_pb2
 
+from keras_transformer.export.files import versions_in
 from keras_transformer.serve.engine import FIRST_PAUSE, LONGEST_PAUSE
 from keras_transformer.serve.errors import (
     ProcessEndedError,
@@ -26,7 +27,7 @@ from keras_transformer.serve.errors import (
     no_label,
     not_served,
 )
-from keras_transformer.serve.model_config import ModelConfig, versions_in
+from keras_transformer.serve.model_config import ModelConfig
 from keras_transformer.serve.served_model import ServedModel
 
 logger = logging.getLogger("keras_transformer.serve")

@@ -1,9 +1,9 @@
 """Callbacks of training: translation quality, logs, checkpoints."""
 
 import dataclasses
+import itertools
 import os
 import pathlib
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def training_callbacks(
         return [quality]
     return [
         quality,
-        Log(run, start),
+        Log(run, start, quality),
         Checkpoint(run, start),
         TrainingCurves(run),
     ]
@@ -57,6 +57,7 @@ def training_callbacks(
 
 class TranslationQuality(keras.callbacks.Callback):
     """Adds `val_bleu` to the logs: greedy translations of validation pairs.
+    The first three are kept as `samples`, with their sources and references.
 
     Args:
         run: the `Run` whose vocabularies are used.
@@ -77,11 +78,28 @@ class TranslationQuality(keras.callbacks.Callback):
     ):
         super().__init__()
         greedy = dataclasses.replace(run.search, beam_size=1)
-        pairs = pairs.first(sentences)
-        self.score = make_scorer(run, model, pairs, greedy, progress)
+        self.pairs = pairs.first(sentences)
+        self.translate = make_translate(run, model, greedy)
+        self.progress = progress
+        self.tokenizer = run.recipe.bleu_tokenizer
+        self.samples: list[tuple[str, str, str]] = []
 
     def on_epoch_end(self, epoch: int, logs: dict):
-        logs["val_bleu"] = self.score()["bleu"]
+        sources, references = self.pairs.source, self.pairs.target
+        found = translate_lines(self.translate, sources, progress=self.progress)
+        bleu = evaluation.score(found, references, self.tokenizer)["bleu"]
+        logs["val_bleu"] = bleu
+        rows = zip(sources, found, references, strict=True)
+        self.samples = list(itertools.islice(rows, 3))
+
+
+def make_translate(
+    run: Run, model: Transformer, settings: SearchSettings
+) -> Callable:
+    """Returns the function of a run's model from text to text."""
+    return Translator(
+        model, run.source_tokenizer, run.target_tokenizer, settings
+    ).compiled()
 
 
 def make_scorer(
@@ -105,9 +123,7 @@ def make_scorer(
         A function without arguments; see `evaluation.score` for what it
         returns.
     """
-    translate = Translator(
-        model, run.source_tokenizer, run.target_tokenizer, settings
-    ).compiled()
+    translate = make_translate(run, model, settings)
 
     def score():
         return evaluation.score(
@@ -128,11 +144,15 @@ class Log(keras.callbacks.Callback):
     Args:
         run: the `Run`.
         start: where training resumes.
+        quality: has translations, which TensorBoard shows.
     """
 
-    def __init__(self, run: Run, start: ResumePoint):
+    def __init__(
+        self, run: Run, start: ResumePoint, quality: TranslationQuality
+    ):
         super().__init__()
         self.path = pathlib.Path(run.folder, LOG)
+        self.quality = quality
         validated = start.step - (start.unvalidated_logs is not None)
         self.lines = [
             line for line in read_log(run.folder) if line["step"] <= validated
@@ -148,6 +168,12 @@ class Log(keras.callbacks.Callback):
         with self.writer.as_default(step):
             for name, value in logs.items():
                 tf.summary.scalar(name, value)
+            rows = [
+                " | ".join(text.replace("|", "\\|") for text in row)
+                for row in self.quality.samples
+            ]
+            table = ["source | translation | reference", "---|---|---", *rows]
+            tf.summary.text("translations", "\n".join(table))
         self.writer.flush()
 
 
@@ -312,11 +338,3 @@ def plot_training(folder: str | os.PathLike) -> pathlib.Path | None:
 def steps_of(model: keras.Model) -> int:
     """Returns how many updates a compiled model has seen."""
     return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
-
-
-def verbosity() -> int:
-    """Returns Keras' `verbose` for this process: a bar on a terminal, lines
-    elsewhere, nothing where standard output is closed."""
-    if sys.stdout is None:
-        return 0
-    return 1 if sys.stdout.isatty() else 2

@@ -25,9 +25,9 @@ from keras_transformer.inference.draft_head import DraftHead
 from keras_transformer.inference.translator import Translator
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
-from keras_transformer.training.callbacks import verbosity
 from keras_transformer.training.chunked_loss import projection_loss
 from keras_transformer.training.models import digest, load_model
+from keras_transformer.training.progress import verbosity
 from keras_transformer.training.run import Run
 from keras_transformer.training.run_data import (
     load_training_pairs,

@@ -14,6 +14,7 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.data.corpus import (
     absolute,
     absolute_path,
+    has_split,
     remove_unusable,
 )
 from keras_transformer.data.options import CorpusSettings, Preparation
@@ -149,12 +150,15 @@ def start_run(
         _check_fits(initial, config, recipe)
         tokenizers = initial.source_tokenizer, initial.target_tokenizer
         _check_bpe_dropout(recipe, *tokenizers)
-    for split in (recipe.validation_split, recipe.test_split):
-        if split:
-            _check_split(recipe, split)
+    for split in _splits_of(recipe):
+        _check_split(recipe, split)
     with folder_aside(folder) as aside:
         pairs = _training_pairs(recipe, aside / "data", initial)
         source, target = pairs.source_tokenizer, pairs.target_tokenizer
+        if not is_prepared(recipe.corpus):
+            made = pairs.manifest["settings"]
+            names = "vocab_size", "validation_pairs"
+            recipe = dataclasses.replace(recipe, **{n: made[n] for n in names})
         _check_bpe_dropout(recipe, source, target)
         config = _config(preset, initial, recipe, pairs, overrides)
         if search is None:
@@ -162,9 +166,8 @@ def start_run(
             longest = max(search.max_source_length, recipe.max_length)
             search = dataclasses.replace(search, max_source_length=longest)
         run = Run(folder, config, recipe, source, target, pairs.digest, search)
-        for split in (recipe.validation_split, recipe.test_split):
-            if split:
-                check_split(run, split)
+        for split in _splits_of(recipe):
+            check_split(run, split)
         write_run(run, aside)
         if initial:
             model = load_model(initial)
@@ -176,6 +179,24 @@ def start_run(
             if (initial.folder / MODEL_CARD).exists():
                 shutil.copyfile(initial.folder / MODEL_CARD, aside / MODEL_CARD)
     return run
+
+
+def _splits_of(recipe):
+    """Returns the splits whose text is read from the corpus."""
+    splits = [recipe.test_split] if recipe.test_split else []
+    if not _holds_out(recipe):
+        splits.insert(0, recipe.validation_split)
+    return splits
+
+
+def _holds_out(recipe):
+    """Returns whether pairs are held out of training for validation."""
+    languages = recipe.source, recipe.target
+    split = recipe.corpus, recipe.validation_split
+    return not is_prepared(recipe.corpus) and (
+        recipe.validation_pairs is not None
+        or not has_split(*split, *languages, recipe.data_dir)
+    )
 
 
 def absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,12 +304,14 @@ def _training_pairs(recipe, folder, initial):
     if not is_prepared(recipe.corpus):
         fields = dataclasses.fields(CorpusSettings)
         settings = {field.name: getattr(recipe, field.name) for field in fields}
+        held_out = _holds_out(recipe)
         pairs = prepare(
             recipe.corpus,
             folder,
             Preparation(**settings),
             tokenizers=tokenizers,
-            evaluation={},  # is loaded as text
+            # What the corpus has is loaded as text.
+            evaluation={"validation": recipe.corpus} if held_out else {},
         )
         print(
             f"{recipe.train_split}: {len(pairs):,} pairs; left out: "

@@ -136,9 +136,18 @@ def read_pairs(recipe: Recipe, split: str) -> SentencePairs:
     )
 
 
+def _text_of(run, name):
+    recipe = run.recipe
+    if recipe.validation_pairs is not None and name == recipe.validation_split:
+        # They were held out, and lie beside those that are trained on.
+        languages = recipe.source, recipe.target
+        return load_pairs(str(run.data), "validation", *languages)
+    return read_pairs(recipe, name)
+
+
 def _encode_split(run, name):
     """Returns a split, and the numbers of blank and of long pairs."""
-    pairs, blank = remove_unusable(read_pairs(run.recipe, name))
+    pairs, blank = remove_unusable(_text_of(run, name))
     encoded = encode_pairs(
         pairs.source, pairs.target, run.source_tokenizer, run.target_tokenizer
     )

@@ -22,7 +22,6 @@ from keras_transformer.training import checkpoints
 from keras_transformer.training.callbacks import (
     make_scorer,
     training_callbacks,
-    verbosity,
 )
 from keras_transformer.training.checkpoint_averaging import choose_weights
 from keras_transformer.training.distribution import (
@@ -36,6 +35,7 @@ from keras_transformer.training.models import (
     make_model,
     seeded_layers,
 )
+from keras_transformer.training.progress import Progress, verbosity
 from keras_transformer.training.resume import resume
 from keras_transformer.training.run import Run, record_start, steps_to_train
 from keras_transformer.training.run_data import load_split, load_training_pairs
@@ -70,7 +70,8 @@ def train(
         steps: updates in all, those before a restart included. Defaults to
             the recipe's, or to more if an earlier start had more.
         strategy: a `tf.distribute` strategy. Defaults to `default_strategy()`.
-        verbose: as in `fit`. Defaults to a bar on a terminal, lines elsewhere.
+        verbose: 0 for nothing, 1 for a line that is renewed, 2 for a line every
+            minute. Defaults to 1 on a terminal, to 2 elsewhere.
         callbacks: Keras callbacks, or one. An epoch of theirs is
             `validate_every` steps.
 
@@ -121,19 +122,25 @@ def train(
             )
 
             # Sections 5.3 and 5.4: steps, validations, checkpoints
-            _announce(model, len(pairs), sharding.devices, start, steps)
+            _announce(model, pairs, recipe, sharding.devices, start, steps)
             standard = training_callbacks(
                 run, model, validation.pairs, start, loop, is_first
             )
-            callback_list = _callback_list(
-                [*standard, *keras.tree.flatten(callbacks)],
-                model,
-                recipe,
-                steps,
-                verbose,
-                is_first,
+            shown = verbosity() if verbose is None else verbose
+            every = recipe.validate_every
+            progress = Progress(steps, every, standard[0], is_first and shown)
+            callback_list = keras.callbacks.CallbackList(
+                [*standard, *keras.tree.flatten(callbacks), progress],
+                add_history=True,
+                model=model,
+                verbose=shown,
+                epochs=-(-steps // every),
+                steps=every,
             )
-            loop.fit(batches, validation_batches, start, steps, callback_list)
+            with contextlib.closing(progress):
+                loop.fit(
+                    batches, validation_batches, start, steps, callback_list
+                )
 
         # Section 6.1: the final weights, perhaps an average of checkpoints
         if is_first:
@@ -210,16 +217,17 @@ def _nothing_to_do(start, recipe, steps):
     return None
 
 
-def _announce(model, pairs, devices, start, steps):
+def _announce(model, pairs, recipe, devices, start, steps):
     done = start.step
     first = ""
     if start.unvalidated_logs is not None:
         first = f" First, step {done:,} is validated."
+    epoch = max(round(pairs.target_tokens / recipe.tokens_per_batch), 1)
     print(
         f"Training {_parameters(model)} parameters in "
-        f"{model.dtype_policy.name} on {pairs:,} pairs, "
+        f"{model.dtype_policy.name} on {len(pairs):,} pairs, "
         f"{devices} device{'s' if devices > 1 else ''}, steps {done + 1:,} "
-        f"to {steps:,}.{first}"
+        f"to {steps:,}; an epoch has about {epoch:,}.{first}"
     )
 
 
@@ -228,20 +236,6 @@ def _parameters(model):
     trained = sum(math.prod(v.shape) for v in model.trainable_variables)
     every = model.count_params()
     return f"{trained:,}" if trained == every else f"{trained:,} of {every:,}"
-
-
-def _callback_list(callbacks, model, recipe, steps, verbose, is_first):
-    if verbose is None:
-        verbose = verbosity()
-    return keras.callbacks.CallbackList(
-        callbacks,
-        add_history=True,
-        add_progbar=verbose != 0 and is_first,
-        verbose=verbose,
-        epochs=-(-steps // recipe.validate_every),
-        steps=recipe.validate_every,
-        model=model,
-    )
 
 
 def _finish(run):
