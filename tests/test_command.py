@@ -116,9 +116,9 @@ def test_each_command_continues_from_the_one_before(
         capsys,
         "evaluate",
         model,
-        "--source",
+        "--source-file",
         corpus / "test.en",
-        "--reference",
+        "--reference-file",
         corpus / "test.de",
     )
     assert status == 0
@@ -412,9 +412,9 @@ def test_evaluate_refuses_unequal_files(exported, unequal_files, capsys):
         capsys,
         "evaluate",
         exported,
-        "--source",
+        "--source-file",
         unequal_files / "train.en",
-        "--reference",
+        "--reference-file",
         unequal_files / "train.de",
     )
     assert status == 1
@@ -602,7 +602,7 @@ def test_sigterm_removes_what_is_half_written(tmp_path):
 
         commands.evaluate = write
         sys.argv = ["keras-transformer", "evaluate", "new/1"]
-        sys.argv += ["--source=x", "--reference=x"]
+        sys.argv += ["--source-file=x", "--reference-file=x"]
         sys.exit(main.run())
     """
     process = subprocess.Popen(
@@ -638,7 +638,7 @@ def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
     ("arguments", "message"),
     [
         (["--explain=x.png", "--beam-size=-3"], "`--explain` .* --beam-size"),
-        (["--explain=x.png", "--target", "out"], "without --runner` .* --tar"),
+        (["--explain=x.png", "--output", "out"], "without --runner` .* --out"),
         (["--document", "--explain=x.png"], "`--explain` .* --document"),
         (["--document", "--runner=DirectRunner"], "`--runner` .* --document"),
         (["--language=en"], "without --document` .* --language"),
@@ -659,8 +659,14 @@ def test_what_is_cut_is_counted(exported, tmp_path, capsys, monkeypatch):
     shutil.copytree(exported, path)
     status, captured = run_command(
         capsys,
-        *["evaluate", path, "--beam-size=1", "--source", tmp_path / "source"],
-        *["--reference", tmp_path / "reference"],
+        *[
+            "evaluate",
+            path,
+            "--beam-size=1",
+            "--source-file",
+            tmp_path / "source",
+        ],
+        *["--reference-file", tmp_path / "reference"],
     )
     assert status == 0
     result = json.loads(captured.out)
@@ -686,7 +692,12 @@ def test_a_result_that_cannot_be_stored_is_printed(
     monkeypatch.setattr(
         "keras_transformer.inference.evaluation.remember", refuse
     )
-    files = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
+    files = [
+        "--source-file",
+        corpus / "test.en",
+        "--reference-file",
+        corpus / "test.de",
+    ]
     with pytest.warns(UserWarning, match="not stored: .*Read-only"):
         status, captured = run_command(capsys, "evaluate", exported, *files)
     assert status == 0

@@ -313,3 +313,17 @@ def test_bfloat16_learns_what_float32_learns(undivided):
         found["val_nll"], undivided["val_nll"], atol=0.02
     )
     np.testing.assert_allclose(found["moved"], undivided["moved"], rtol=0.2)
+
+
+def test_to_fine_tune_the_rate_has_defaults_of_its_own():
+    rates = [
+        (recipe.warmup_steps, recipe.learning_rate_scale)
+        for recipe in (
+            Recipe(),
+            Recipe(initial_run="run"),
+            Recipe(initial_run="run", lora_rank=8),
+            Recipe(initial_run="run", teacher_weight=0.5),
+            Recipe(initial_run="run", warmup_steps=7, learning_rate_scale=0.3),
+        )
+    ]
+    assert rates == [(4000, 1.0), (50, 0.1), (50, 0.5), (4000, 1.0), (7, 0.3)]

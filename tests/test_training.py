@@ -203,7 +203,9 @@ def test_patience_ends_a_run(copied, capsys):
 
 def test_validations_without_any_bleu_do_not_end_a_run(copied, monkeypatch):
     """A run hardly begun has no right word for a while."""
-    monkeypatch.setattr(callbacks, "translate_lines", lambda *_, **__: [])
+    monkeypatch.setattr(
+        callbacks, "translate_lines", lambda _, lines, **__: list(lines)
+    )
     monkeypatch.setattr(callbacks.evaluation, "score", lambda *_: {"bleu": 0.0})
     recipe = dataclasses.replace(
         copied.recipe, patience=1, steps=12, validate_every=2
@@ -296,7 +298,7 @@ def test_validation_translates_greedily_by_the_search_of_the_run(run):
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            callbacks, "make_scorer", lambda *args: seen.append(args[3])
+            callbacks, "make_translate", lambda *args: seen.append(args[2])
         )
         pairs = run_data.SentencePairs([], [])
         callbacks.TranslationQuality(other, None, pairs)

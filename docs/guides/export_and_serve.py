@@ -7,9 +7,9 @@
 #
 # ```
 # keras-transformer export runs/NAME saved_models/NAME/1
-# keras-transformer translate saved_models/NAME/1 < lines > translations
-# keras-transformer evaluate saved_models/NAME/1 \
-#     --source FILE --reference FILE
+# keras-transformer translate saved_models/NAME < lines > translations
+# keras-transformer evaluate saved_models/NAME \
+#     --source-file FILE --reference-file FILE
 # ```
 
 # %% tags=["remove-cell"]
@@ -167,7 +167,7 @@ assert translate_lines(translator.translate, lines) == [
 # lines are kept.
 #
 # ```
-# keras-transformer translate saved_models/NAME/1 --document < document.txt > translated.txt
+# keras-transformer translate saved_models/NAME --document < document.txt > translated.txt
 # ```
 #
 # It needs [sentencex](https://github.com/wikimedia/sentencex), which

@@ -223,9 +223,9 @@ assert len(translations) == len(lines)
 # ## Fine-tune
 #
 # `--initial-run runs/OTHER`, or `initial_run` of a `Recipe`, begins with the
-# vocabulary and the weights of another run. Optimizer, steps and learning rate
-# begin anew, so give a low rate, such as `--learning-rate-scale 0.1`. The new model
-# may have more or fewer layers, such as `--num-decoder-layers 1` for fast
+# vocabulary and the weights of another run. Optimizer and steps begin anew, and the
+# learning rate has a default of its own, low and reached after 50 steps. The new
+# model may have more or fewer layers, such as `--num-decoder-layers 1` for fast
 # translation: the first layers take over weights, additional ones start at random.
 # `--lora-rank 8` trains only a small addition to each matrix (LoRA), with as many
 # layers: checkpoints and the optimizer's memory become much smaller.

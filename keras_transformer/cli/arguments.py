@@ -10,15 +10,29 @@ from typing import Any
 from keras_transformer.cli import commands
 from keras_transformer.cli.command_line import CommandLine, integrated, load
 from keras_transformer.cli.commands import BATCH_SIZE
-from keras_transformer.cli.options import DEFAULT_PRESET, add_options
+from keras_transformer.cli.options import (
+    DEFAULT_PRESET,
+    add_options,
+    options_of,
+)
 from keras_transformer.cli.serve import LOCAL, serve
 from keras_transformer.config import PRESETS, TransformerConfig
-from keras_transformer.data.options import Preparation
+from keras_transformer.data.options import CorpusSettings, Preparation
 from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.training.recipe import Recipe
 
+FINE_TUNING = ("initial_run", "lora_rank", "teacher_weight")
+AT_VALIDATIONS = (
+    "steps",
+    "validate_every",
+    "patience",
+    "bleu_tokenizer",
+    "save_every_minutes",
+    "keep_checkpoints",
+    "average_checkpoints",
+)
 SEARCH_OF_A_CALL = ("beam_size", "alpha")  # other settings are the export's
 
 
@@ -49,7 +63,14 @@ def command_line() -> CommandLine:
 
 def _add_train(line):
     sub = line.add(
-        "train", "Learn a vocabulary and train a model.", commands.train
+        "train",
+        "Learn a vocabulary and train a model.",
+        commands.train,
+        examples=(
+            "--corpus FOLDER --source en --target de --out runs/NAME",
+            "--initial-run runs/NAME --train-files A.en A.de --steps 1000 "
+            "--out runs/TUNED",
+        ),
     )
     sub.add_argument(
         "--out", required=True, metavar="RUN", help="folder of the run"
@@ -79,9 +100,31 @@ def _add_train(line):
         help=f"preset of the model, one of {', '.join(PRESETS)} "
         f"(default: that of --initial-run, or {DEFAULT_PRESET})",
     )
-    of_others = "that of the preset or of --initial-run"
-    add_options(sub, TransformerConfig, of_others)
-    add_options(sub, Recipe)
+    model = sub.add_argument_group(
+        "the model", "Defaults are those of the preset, or of --initial-run."
+    )
+    add_options(model, TransformerConfig, _of_presets)
+    corpus = [field.name for field in options_of(CorpusSettings)]
+    groups = {
+        "the corpus": ["corpus", *corpus, "bpe_dropout"],
+        "fine-tuning": FINE_TUNING,
+        "validations, checkpoints and the end": AT_VALIDATIONS,
+    }
+    named = {name for names in groups.values() for name in names}
+    others = [f.name for f in options_of(Recipe) if f.name not in named]
+    for title, names in (groups | {"training": others}).items():
+        add_options(sub.add_argument_group(title), Recipe, names=names)
+
+
+def _of_presets(field):
+    """Returns the values that a field has in the presets."""
+    values = {
+        name: preset.get(field.name, field.default)
+        for name, preset in PRESETS.items()
+    }
+    if len(set(values.values())) == 1:
+        return field.default
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 class _Epochs(argparse.Action):
@@ -256,7 +299,7 @@ def _add_evaluate(line):
     _add_model(sub)
     for side in ("source", "reference"):
         sub.add_argument(
-            f"--{side}",
+            f"--{side}-file",
             required=True,
             metavar="FILE",
             help=f"file of {side} sentences, one per line",

@@ -52,17 +52,22 @@ class CommandLine:
         function: Function,
         extra: str | None = None,
         needs_keras: bool = False,
+        examples: Sequence[str] = (),
     ) -> argparse.ArgumentParser:
         """Adds a command and returns its parser.
 
-        The other arguments are those of `Command`.
+        Its help ends with the examples. The other arguments are those of
+        `Command`.
         """
+        lines = [f"  keras-transformer {name} {one}" for one in examples]
         parser = self._subparsers.add_parser(
             name,
             help=help,
             description=help,
             argument_default=argparse.SUPPRESS,
             allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog="\n".join(["examples:", *lines]) if lines else None,
         )
         parser.set_defaults(command=name)
         self.commands[name] = Command(parser, function, extra, needs_keras)

@@ -207,13 +207,13 @@ def evaluate(given: dict[str, Any]) -> None:
 
     tokenizer = given.get("tokenize", Recipe.bleu_tokenizer)
     evaluation.check_tokenizer(tokenizer)
-    sources = read_lines(given["source"])
-    references = read_lines(given["reference"])
+    sources = read_lines(given["source_file"])
+    references = read_lines(given["reference_file"])
     if len(sources) != len(references) or not sources:
         raise ValueError(
             "Source and reference must have the same number of lines, at least "
-            f"one. Received: {len(sources)} in {given['source']!r}, "
-            f"{len(references)} in {given['reference']!r}."
+            f"one. Received: {len(sources)} in {given['source_file']!r}, "
+            f"{len(references)} in {given['reference_file']!r}."
         )
     batch_size = given.get("batch_size", BATCH_SIZE)
     workers = _workers(batch_size)
@@ -233,8 +233,8 @@ def evaluate(given: dict[str, Any]) -> None:
     result = {
         **evaluation.score(hypotheses, references, tokenizer),
         **counter.totals(),
-        "source": os.path.basename(given["source"]),
-        "reference": os.path.basename(given["reference"]),
+        "source": os.path.basename(given["source_file"]),
+        "reference": os.path.basename(given["reference_file"]),
         "model": model.metadata["signature"],
         "search": model.metadata["search"] | settings_of(SearchSettings, given),
     }

@@ -7,7 +7,7 @@ use them have the defaults.
 import argparse
 import dataclasses
 import typing
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 DEFAULT_PRESET = "tiny"
@@ -45,9 +45,9 @@ def refuse(given: dict[str, Any], names: Collection[str], context: str) -> None:
 
 
 def add_options(
-    parser: argparse.ArgumentParser,
+    parser: argparse._ActionsContainer,
     cls: type,
-    default: str | None = None,
+    default: str | Callable[[dataclasses.Field], Any] | None = None,
     names: Collection[str] | None = None,
 ) -> None:
     """Adds the options of a dataclass to a parser.
@@ -55,13 +55,14 @@ def add_options(
     Args:
         parser: the parser.
         cls: the dataclass.
-        default: the default that help texts name, for all options. Defaults to
-            that of each field.
+        default: the default that help texts name, for all options, or a
+            function of the field. Defaults to that of each field.
         names: names of the fields. Defaults to all that are options.
     """
     for field in options_of(cls):
         if names is None or field.name in names:
             shown = field.default if default is None else default
+            shown = shown(field) if callable(shown) else shown
             _add_option(parser, cls, field, shown)
 
 

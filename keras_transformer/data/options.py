@@ -33,8 +33,8 @@ class CorpusSettings:
     )
     validation_pairs: int | None = option_field(
         None,
-        "pairs of the split to train on to hold out and score instead (default "
-        "where a corpus has no split to score: 500 or 5 %, the smaller)",
+        "pairs of the split to train on to hold out and score (default, "
+        "where a corpus has no split to score: one in 20, at most 500)",
     )
     test_split: str | None = option_field(
         None,

@@ -73,9 +73,9 @@ def add_runner(command_line: CommandLine) -> None:
         )
         command_line.wrap(name, function)
     parser = command_line.commands["translate"].parser
-    for side, direction in (("source", "translate"), ("target", "write")):
+    for name, direction in (("input", "translate"), ("output", "write")):
         parser.add_argument(
-            f"--{side}",
+            f"--{name}",
             metavar="FILE",
             help=f"file to {direction}, with --runner only",
         )
@@ -96,18 +96,18 @@ def prepare(given: dict[str, Any], otherwise: Function) -> None:
 def translate(given: dict[str, Any], otherwise: Function) -> None:
     """Translates a file by a pipeline if a runner was given."""
     if "runner" not in given:
-        refuse(given, {"source", "target"}, "translate without --runner")
+        refuse(given, {"input", "output"}, "translate without --runner")
         otherwise(given)
         return
     from keras_transformer.integrations.beam import translate_file
 
     refuse(given, STREAM_OPTIONS, "--runner")
-    if not {"source", "target"} <= given.keys():
+    if not {"input", "output"} <= given.keys():
         raise ValueError(
-            "`--runner` needs the files to read and to write. Give --source "
-            "and --target."
+            "`--runner` needs the files to read and to write. Give --input "
+            "and --output."
         )
-    source, target = given["source"], given["target"]
+    source, target = given["input"], given["output"]
     options = _runner_options(given)
     failed = translate_file(given["path"], source, target, options)
     print(f"Translated {source} to {target}; {failed:,} lines failed.")

@@ -33,7 +33,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None):
         self.began = self.shown = time.monotonic()
-        self.first = self.step = steps_of(self.model)
+        self.first = self.first_timed = self.step = steps_of(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         self.epoch_began = self.epoch_ended = time.monotonic()
@@ -42,6 +42,9 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict):
         self.step += 1
         self.epoch_ended = now = time.monotonic()
+        if self.step == self.first + 1 < self.steps:  # which also compiled
+            self.began = self.epoch_began = now
+            self.first_timed = self.epoch_first = self.step
         is_last = self.step == self.steps or self.step % self.every == 0
         if now - self.shown >= self.pause or (self.verbose == 1 and is_last):
             self.shown = now
@@ -75,7 +78,7 @@ class Progress(keras.callbacks.Callback):
             seconds = (self.epoch_ended - self.epoch_began) / steps
             parts.append(f"{logs['tokens/s']:,.0f} tokens/s")
             parts.append(f"{_seconds(seconds)} a step")
-        if done := self.step - self.first:
+        if done := self.step - self.first_timed:
             left = (time.monotonic() - self.began) / done
             left *= self.steps - self.step
             parts.append(f"{duration(left)} left" if left else "done")

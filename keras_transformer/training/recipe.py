@@ -24,7 +24,9 @@ class Recipe(CorpusSettings):
     >>> recipe.warmup_steps, recipe.label_smoothing  # defaults
     (4000, 0.1)
 
-    The help of each field is what `keras-transformer train --help` prints.
+    The help of each field is what `keras-transformer train --help` prints. With
+    `initial_run`, and no teacher, the defaults of the learning rate are those
+    of fine-tuning: low, and soon reached.
 
     Raises:
         ValueError: if a value is out of range.
@@ -51,9 +53,14 @@ class Recipe(CorpusSettings):
     tokens_per_batch: int = option_field(
         4096, "target tokens of a batch; section 5.1 has 25,000"
     )
-    warmup_steps: int = option_field(4000, "steps of warm-up, section 5.3")
+    warmup_steps: int = option_field(
+        None,
+        "steps of warm-up, section 5.3 (default: 4000; to fine-tune, 50)",
+    )
     learning_rate_scale: float = option_field(
-        1.0, "factor on the learning rate of equation 3"
+        None,
+        "factor on the learning rate of equation 3 (default: 1.0; to fine-"
+        "tune, 0.1, and by LoRA 0.5)",
     )
     label_smoothing: float = option_field(
         0.1, "label smoothing, section 5.4", metavar="EPSILON"
@@ -125,6 +132,9 @@ class Recipe(CorpusSettings):
                 f"Received: a {type(self.corpus).__name__}. Prepare rows of "
                 "Python first, by `prepare(rows, folder)`."
             )
+        for name, value in self._rates().items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         super().__post_init__()
         check_field(
             self, "label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)"
@@ -174,3 +184,10 @@ class Recipe(CorpusSettings):
             keep_checkpoints=1,
             average_checkpoints=1,
         )
+
+    def _rates(self):
+        """Returns the defaults of the learning rate."""
+        if self.initial_run is None or self.teacher_weight:
+            return {"warmup_steps": 4000, "learning_rate_scale": 1.0}
+        scale = 0.5 if self.lora_rank else 0.1
+        return {"warmup_steps": 50, "learning_rate_scale": scale}
