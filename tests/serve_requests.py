@@ -188,6 +188,8 @@ NaN
 {"instances": ["x", {"text": "y"}]}
 {"instances": [{"text": "x", "b": 1}]}
 {"instances": [{}]}
+{"instances": ["x"], "beam_size": 2}
+{"inputs": {"text": ["x"]}, "alpha": 0.6}
 {"instances": ["x"], "signature_name": 5}
 {"instances": ["x"], "signature_name": null}
 {"instances": ["x"], "signature_name": "nope"}

@@ -242,6 +242,32 @@ def test_rows_of_a_request_come_back_in_their_order(exported):
     assert len(engine.batches) == 2  # short and long ones
 
 
+class SearchingEngine(FakeEngine):
+    async def compute(self, signature_name, inputs):
+        self.batches.append((signature_name, inputs))
+        count = len(inputs["text"])
+        return {
+            "translation": np.array([[b"best", b"other"]] * count, object),
+            "truncated": np.zeros(count, bool),
+        }
+
+
+def test_a_server_may_have_a_search_of_its_own(exported):
+    engine = SearchingEngine()
+
+    async def use(version):
+        return await version.predict("serving_default", texts("a", "b"))
+
+    outputs = with_version(exported, engine, use, beam_size=2, alpha=1.5)
+    assert outputs["translation"].tolist() == [b"best", b"best"]
+    assert outputs["truncated"].shape == (2,)
+    [(signature, inputs), *_] = engine.batches
+    assert signature == "n_best"
+    assert (inputs["beam_size"], inputs["alpha"]) == (2, 1.5)
+    with pytest.raises(ValueError, match="keeps at most .* beam_size=999"):
+        with_version(exported, engine, use, beam_size=999)
+
+
 def test_what_nobody_waits_for_is_not_computed(exported):
     engine, metrics = FakeEngine(), Metrics()
 

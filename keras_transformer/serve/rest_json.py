@@ -102,6 +102,15 @@ def read_predict_request(
             "A request must have either `instances` or `inputs`. Received the "
             f"keys: {quoted(list(document))}."
         )
+    others = document.keys() - {"signature_name", "instances", "inputs"}
+    for key in sorted(
+        others
+    ):  # the rest is ignored, as TensorFlow Serving does
+        if any(key in signature.inputs for signature in signatures.values()):
+            raise invalid(
+                f"{quoted(key)} stands beside the inputs. Name a signature "
+                "that has it, and put it into `inputs`."
+            )
     is_row_form = "instances" in document
     if is_row_form:
         columns = _columns_of_rows(document["instances"], sorted(inputs))

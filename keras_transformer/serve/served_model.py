@@ -54,6 +54,7 @@ class ServedModel:
         number: number of the version.
         signatures: `SignatureDef` messages by name.
         metadata: contents of `keras_transformer.json`.
+        search: settings of the search of plain requests.
     """
 
     def __init__(
@@ -78,6 +79,17 @@ class ServedModel:
             }
             for key, signature in self.signatures.items()
         }
+        given = {"beam_size": settings.beam_size, "alpha": settings.alpha}
+        self.search = self.metadata["search"] | {
+            key: value for key, value in given.items() if value is not None
+        }
+        most = self.search["max_beam_size"]
+        if self.search["beam_size"] > most:
+            raise ValueError(
+                f"The search of this export keeps at most {most} hypotheses. "
+                f"Received: beam_size={settings.beam_size}, for {name}/"
+                f"{self.number}. Serve it with a smaller --beam-size."
+            )
         self._engine = engine
         self._settings = settings
         self._metrics = metrics
@@ -112,6 +124,12 @@ class ServedModel:
         Raises:
             ServingError: with a code for the client.
         """
+        if signature_name == DEFAULT and self._searches_otherwise():
+            found = await self.predict(
+                "n_best", self._searched(inputs), timeout
+            )
+            first = {k: x[:, 0] for k, x in found.items() if x.ndim == 2}
+            return found | first
         inputs = {**self._defaults[signature_name], **inputs}
         self._check_rows(_rows(inputs))
         items = _items(signature_name, inputs)
@@ -138,6 +156,18 @@ class ServedModel:
         outputs = _joined(parts)
         self._check_answer(sum(x.size for x in outputs.values()))
         return outputs
+
+    def _searches_otherwise(self):
+        """Returns whether plain requests have another search than exported."""
+        return self.search != self.metadata["search"]
+
+    def _searched(self, inputs):
+        """Returns inputs of `n_best` for those of a plain request."""
+        return {
+            **inputs,
+            "beam_size": np.int32(self.search["beam_size"]),
+            "alpha": np.float32(self.search["alpha"]),
+        }
 
     async def stop(self) -> None:
         """Answers the requests that it has, and ends its engine."""

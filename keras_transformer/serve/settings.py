@@ -28,6 +28,8 @@ class ServeSettings:
         host: address to listen at. Defaults to "127.0.0.1", this machine only.
         port: port of HTTP; 0 chooses a free one. Defaults to 8501.
         grpc_port: port of gRPC; 0 chooses a free one. Defaults to 8500.
+        beam_size, alpha: those of the search of requests that give none.
+            Default to `None`, those of the export.
         threads: number of batches to compute side by side for each version.
             Defaults to `None`, the number of cores.
         max_batch_rows: maximum number of texts of a batch. Defaults to 64.
@@ -69,6 +71,16 @@ class ServeSettings:
     )
     port: int = option_field(8501, "port of HTTP; 0 chooses a free one")
     grpc_port: int = option_field(8500, "port of gRPC; 0 chooses a free one")
+    beam_size: int | None = option_field(
+        None,
+        "hypotheses that the search of a plain request keeps (default: as "
+        "exported)",
+    )
+    alpha: float | None = option_field(
+        None,
+        "exponent of the length penalty of a plain request (default: as "
+        "exported)",
+    )
     threads: int | None = option_field(
         None,
         "batches to compute side by side (default: number of cores; with Ray, "
@@ -134,6 +146,7 @@ class ServeSettings:
             port=0,
             grpc_port=0,
             threads=1,
+            beam_size=1,
             max_batch_rows=1,
             max_queue_rows=1,
             max_request_rows=1,
@@ -145,6 +158,9 @@ class ServeSettings:
             poll_seconds=0.01,
         )
         check_field(self, "host", self.host != "", "a name or an address")
+        alpha = self.alpha
+        is_finite = alpha is None or math.isfinite(alpha)
+        check_field(self, "alpha", is_finite, "finite")
         check_field(self, "timeout", math.isfinite(self.timeout), "finite")
         if not (self.token_file or self.insecure or _is_local(self.host)):
             raise ValueError(

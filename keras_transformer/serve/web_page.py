@@ -77,7 +77,7 @@ def _models(models):
                     "max_length": served.metadata["max_length"],
                     "max_pieces": served.metadata["max_pieces"],
                     **{
-                        key: served.metadata["search"][key]
+                        key: served.search[key]
                         for key in ("beam_size", "alpha", "max_beam_size")
                     },
                 }
