@@ -7,9 +7,13 @@ import pytest
 from keras_transformer.cli.main import main
 from keras_transformer.cli.run_options import _language_of
 from keras_transformer.data import Preparation, load_pairs, prepare
-from keras_transformer.data.corpus import MissingSplitError, absolute
+from keras_transformer.data.corpus import absolute
 from keras_transformer.data.held_out import hold_out
-from keras_transformer.data.text_files import DamagedLineError, PairStream
+from keras_transformer.data.text_files import (
+    DamagedLineError,
+    MissingSplitError,
+    PairStream,
+)
 from keras_transformer.training import Recipe, open_run, start_run
 from keras_transformer.training.run_data import load_split, load_training_pairs
 
@@ -126,6 +130,25 @@ def test_a_prepared_corpus_has_what_was_held_out(two_files, tmp_path):
 def test_a_corpus_with_a_split_is_left_whole(corpus, tmp_path, capsys):
     start_run(tmp_path / "run", "tiny", Recipe(corpus=corpus))
     assert "Held" not in capsys.readouterr().out
+
+
+def test_a_split_that_is_named_must_be_there(two_files, tmp_path):
+    recipe = Recipe(corpus=str(two_files), validation_split="devtest")
+    with pytest.raises(MissingSplitError, match="'devtest'"):
+        start_run(tmp_path / "run", "tiny", recipe)
+
+
+def test_a_table_is_divided_too(two_files, tmp_path):
+    columns = [(two_files / f"train.{x}").read_text() for x in ("en", "de")]
+    rows = zip(*(c.splitlines() for c in columns), strict=True)
+    for path in two_files.iterdir():
+        path.unlink()
+    text = "\n".join(["en\tde", *map("\t".join, rows)]) + "\n"
+    (two_files / "train.tsv").write_text(text)
+    recipe = Recipe(corpus=str(two_files), validation_pairs=4)
+    run = start_run(tmp_path / "run", "tiny", recipe)
+    assert len(load_split(run, "validation").pairs) == 4
+    assert len(load_training_pairs(run)) == 36
 
 
 def test_any_two_files_are_trained_on(two_files, tmp_path, capsys):

@@ -264,7 +264,7 @@ def test_a_server_may_have_a_search_of_its_own(exported):
     [(signature, inputs), *_] = engine.batches
     assert signature == "n_best"
     assert (inputs["beam_size"], inputs["alpha"]) == (2, 1.5)
-    with pytest.raises(ValueError, match="keeps at most .* beam_size=999"):
+    with pytest.raises(ValueError, match=r"keeps at most .* beam_size=999"):
         with_version(exported, engine, use, beam_size=999)
 
 

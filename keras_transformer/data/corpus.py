@@ -25,7 +25,8 @@ from typing import Any
 
 from keras_transformer.data import table_files, text_files
 from keras_transformer.data.cleaning import is_blank
-from keras_transformer.data.text_files import PairStream
+from keras_transformer.data.options import CorpusSettings
+from keras_transformer.data.text_files import MissingSplitError, PairStream
 
 SPLIT_NAMES = {
     "train": ("train",),
@@ -35,10 +36,6 @@ SPLIT_NAMES = {
 
 
 FILES = "files:"  # begins the name of a corpus of two files
-
-
-class MissingSplitError(ValueError):
-    """A corpus has no such split."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,19 +168,20 @@ def absolute_path(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
-def has_split(
-    corpus: str, split: str, source: str, target: str, data_dir: str | None
-) -> bool:
-    """Returns whether a corpus has a split.
+def lacks_validation(corpus: str, settings: CorpusSettings) -> bool:
+    """Returns whether a corpus has no split to validate on, and none was named.
 
     Raises:
         ValueError: if the corpus or a language does not exist.
     """
-    try:
-        open_corpus(corpus, split, source, target, data_dir)
-    except MissingSplitError:
+    names = settings.source, settings.target, settings.data_dir
+    if settings.validation_split != CorpusSettings.validation_split:
         return False
-    return True
+    try:
+        open_corpus(corpus, settings.validation_split, *names)
+    except MissingSplitError:
+        return True
+    return False
 
 
 def _two_files(corpus):

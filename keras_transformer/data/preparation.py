@@ -30,7 +30,11 @@ from keras_transformer.atomic_files import (
     sync_folder,
     write_aside,
 )
-from keras_transformer.data.corpus import absolute, has_split, open_corpus
+from keras_transformer.data.corpus import (
+    absolute,
+    lacks_validation,
+    open_corpus,
+)
 from keras_transformer.data.held_out import hold_out
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.prepared_corpus import (
@@ -266,13 +270,7 @@ def make_job(
     if settings.validation_pairs is not None or (
         "validation" in evaluation
         and isinstance(evaluation["validation"], str)
-        and not has_split(
-            evaluation["validation"],
-            settings.validation_split,
-            settings.source,
-            settings.target,
-            settings.data_dir,
-        )
+        and lacks_validation(evaluation["validation"], settings)
     ):
         streams[0], pairs = hold_out(
             streams[0], settings.validation_pairs, settings.seed

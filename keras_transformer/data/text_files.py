@@ -22,6 +22,10 @@ SKIP_DAMAGED = (
 SUFFIXES = (".gz", ".xz", ".zst")  # of compressed files
 
 
+class MissingSplitError(ValueError):
+    """A corpus has no such split."""
+
+
 class DamagedLineError(ValueError):
     """A line of a corpus cannot be read, though its file can.
 

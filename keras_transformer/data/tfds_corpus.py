@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from keras_transformer.data.text_files import PairStream
+from keras_transformer.data.text_files import MissingSplitError, PairStream
 
 
 def tfds_pairs(
@@ -66,7 +66,7 @@ def tfds_pairs(
         except AssertionError as error:  # files must be downloaded by hand
             raise ValueError(str(error)) from error
     if split not in builder.info.splits and not re.search(r"[\[+]", split):
-        raise ValueError(
+        raise MissingSplitError(
             f"{name!r} has no split {split!r}. Expected one of: "
             f"{', '.join(builder.info.splits)}, or a slice of one."
         )

@@ -14,7 +14,7 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.data.corpus import (
     absolute,
     absolute_path,
-    has_split,
+    lacks_validation,
     remove_unusable,
 )
 from keras_transformer.data.options import CorpusSettings, Preparation
@@ -191,11 +191,9 @@ def _splits_of(recipe):
 
 def _holds_out(recipe):
     """Returns whether pairs are held out of training for validation."""
-    languages = recipe.source, recipe.target
-    split = recipe.corpus, recipe.validation_split
     return not is_prepared(recipe.corpus) and (
         recipe.validation_pairs is not None
-        or not has_split(*split, *languages, recipe.data_dir)
+        or lacks_validation(recipe.corpus, recipe)
     )
 
 
