@@ -30,7 +30,7 @@ autodoc_member_order = "bysource"
 # Keras' own options (`name`, `dtype`, …) come as keyword arguments.
 autodoc_default_options = {
     "members": True,
-    "exclude-members": "from_config, get_config",
+    "exclude-members": "from_config, get_config, model_class",
 }
 autodoc_inherit_docstrings = False
 napoleon_custom_sections = [("Call arguments", "params_style")]
