@@ -77,6 +77,7 @@ class Loop:
         self.every = recipe.validate_every
         self.strategy = strategy
         self.caught: list[signal.Signals] = []
+        self.has_compiled = False
         settings = model, recipe.label_smoothing, strategy
         self.training_step = make_training_step(
             *settings, teacher, recipe.teacher_weight
@@ -199,7 +200,7 @@ class Loop:
 
     def _steps(self, batches, done, last, callbacks):
         """Runs steps up to the last; returns how many are done, and logs."""
-        means, began = _Means(), time.perf_counter()
+        means, began, before = _Means(), time.perf_counter(), 0.0
         for step in range(done, last):
             batch = step % self.every
             callbacks.on_train_batch_begin(batch)
@@ -209,8 +210,10 @@ class Loop:
             stop, signals = sums.pop("stop_requests")
             _check_finite(float(sums["loss"]), step + 1)
             logs = means.add(sums)
-            seconds = time.perf_counter() - began
-            logs["tokens/s"] = round(means.sums["tokens"] / seconds)
+            now, tokens = time.perf_counter(), means.sums["tokens"]
+            logs["tokens/s"] = round((tokens - before) / (now - began))
+            if not self.has_compiled:  # as the first step of all did
+                self.has_compiled, began, before = True, now, tokens
             logs["learning_rate"] = rate
             callbacks.on_train_batch_end(batch, logs)
             if signals > 0:
