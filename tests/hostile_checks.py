@@ -32,9 +32,10 @@ REQUESTS = int(os.environ.get("REQUESTS", "20"))
 SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "10"))
 TIMEOUT = "30" if REQUESTS > 1000 else "5"
 CLIENTS = 32
-# Seconds that `/healthz` may take. The test machine has two cores, which the
-# clients share, and is sometimes slower than that.
-LONGEST_WAIT = 1.0 if REQUESTS > 1000 else 3.0
+# Seconds that `/healthz` may take: one by `make test-hostile`, where nothing
+# runs beside it. In `make test-serve` clients, servers and other tests share
+# the cores, and this says only that it is answered.
+LONGEST_WAIT = 1.0 if REQUESTS > 1000 else 20.0
 PREDICT = "/v1/models/demo:predict"
 TEXTS = ["Room 7 is on the third floor.", "It costs €5.", "Yes.", ""]
 LONG = "Room 7 is on the third floor. " * 13  # 400 bytes
