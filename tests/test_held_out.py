@@ -1,6 +1,7 @@
 """Checks that pairs are held out of training to validate on, and no others."""
 
 import json
+import shutil
 
 import pytest
 
@@ -8,7 +9,7 @@ from keras_transformer.cli.main import main
 from keras_transformer.cli.run_options import _language_of
 from keras_transformer.data import Preparation, load_pairs, prepare
 from keras_transformer.data.corpus import absolute
-from keras_transformer.data.held_out import hold_out
+from keras_transformer.data.held_out import draw_pairs, without
 from keras_transformer.data.text_files import (
     DamagedLineError,
     MissingSplitError,
@@ -20,6 +21,12 @@ from keras_transformer.training.run_data import load_split, load_training_pairs
 
 def stream(pairs):
     return PairStream("made here", lambda: iter(pairs))
+
+
+def hold_out(stream, count, seed):
+    """Returns what is left to train on, and what is held out."""
+    held = draw_pairs(stream, count, seed)
+    return without(stream, held), held
 
 
 def numbered(count):
@@ -125,6 +132,28 @@ def test_a_prepared_corpus_has_what_was_held_out(two_files, tmp_path):
     recipe = Recipe(corpus=str(found.folder))
     run = start_run(tmp_path / "run", "tiny", recipe)
     assert len(load_split(run, "validation").pairs) == 3
+
+
+def test_no_other_corpus_has_them_either(two_files, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(two_files, copy)
+    settings = Preparation(validation_pairs=3)
+    found = prepare([str(two_files), str(copy)], tmp_path / "both", settings)
+    assert len(found) == 2 * 37
+
+
+def test_a_prepared_corpus_keeps_what_it_holds_out(two_files, tmp_path):
+    settings = Preparation(validation_pairs=3)
+    found = prepare(str(two_files), tmp_path / "prepared", settings)
+    recipe = Recipe(corpus=str(found.folder), validation_pairs=4)
+    with pytest.raises(ValueError, match=r"validation_pairs=4, .* has 3"):
+        start_run(tmp_path / "run", "tiny", recipe)
+
+
+def test_only_the_default_vocabulary_becomes_smaller(two_files, tmp_path):
+    settings = Preparation(vocab_size=7999)
+    with pytest.raises(ValueError, match="Choose at most"):
+        prepare(str(two_files), tmp_path / "prepared", settings)
 
 
 def test_a_corpus_with_a_split_is_left_whole(corpus, tmp_path, capsys):

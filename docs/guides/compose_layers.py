@@ -352,7 +352,7 @@ np.testing.assert_allclose(
 )
 
 # %% [markdown]
-# What stood in the cache behind a row's position is overwritten, never seen.
+# A row never sees the cache behind its position; later steps overwrite it.
 #
 # ## The whole model
 #

@@ -2,22 +2,34 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import sentencepiece
 
-from keras_transformer.data.options import VOCAB_SIZE
 from keras_transformer.ids import END, PAD, START, UNKNOWN
 
-# SentencePiece's error about a vocabulary that is larger than the text allows.
-_MOST = r"Vocabulary size too high .* value <= (\d+)"
+
+class TooManyPiecesError(ValueError):
+    """A text has too little variety for a vocabulary.
+
+    Args:
+        vocab_size: the number of pieces.
+        most: the largest number that the text allows.
+    """
+
+    def __init__(self, vocab_size: int, most: int):
+        super().__init__(
+            f"Cannot learn a vocabulary. Received: vocab_size={vocab_size}, "
+            "more word pieces than the text has variety for. Choose at most "
+            f"{most}."
+        )
+        self.most = most
 
 
-def learn_byte_pairs(sentences: Sequence[str], vocab_size: int) -> bytes:
+def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
     """Returns the bytes of a SentencePiece model.
 
-    See `train_tokenizer`, which makes a `Tokenizer` of them. A text that does
-    not allow the default size gets the largest that it does.
+    See `train_tokenizer`, which makes a `Tokenizer` of them.
 
     Raises:
         ValueError: if the text does not allow so many or so few pieces.
@@ -41,9 +53,9 @@ def learn_byte_pairs(sentences: Sequence[str], vocab_size: int) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        most = re.search(_MOST, str(error))
-        if most and vocab_size == VOCAB_SIZE:  # the default
-            return learn_byte_pairs(sentences, int(most[1]))
+        too_high = r"Vocabulary size too high .* value <= (\d+)"
+        if most := re.search(too_high, str(error)):
+            raise TooManyPiecesError(vocab_size, int(most[1])) from error
         raise ValueError(
             f"Cannot learn a vocabulary. Received: vocab_size={vocab_size}"
             f"{_limit(str(error))}"
@@ -53,11 +65,6 @@ def learn_byte_pairs(sentences: Sequence[str], vocab_size: int) -> bytes:
 
 def _limit(error):
     """Returns which vocabularies the text allows, by SentencePiece's error."""
-    if most := re.search(_MOST, error):
-        return (
-            ", more word pieces than the text has variety for. Choose at most "
-            f"{most[1]}."
-        )
     if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
         return (
             ", too few word pieces for the characters of the text. Choose at "

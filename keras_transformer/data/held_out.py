@@ -2,6 +2,7 @@
 
 import hashlib
 import heapq
+from collections.abc import Iterable
 
 from keras_transformer.data.cleaning import is_blank
 from keras_transformer.data.text_files import Pair, PairStream
@@ -9,22 +10,16 @@ from keras_transformer.data.text_files import Pair, PairStream
 MOST, SHARE = 500, 0.05  # of the pairs, the smaller, unless a number is given
 
 
-def hold_out(
-    stream: PairStream, count: int | None, seed: int
-) -> tuple[PairStream, list[Pair]]:
-    """Divides the pairs of a corpus. It reads them once.
+def draw_pairs(stream: PairStream, count: int | None, seed: int) -> list[Pair]:
+    """Draws pairs to hold out, different ones, by the seed and the text alone.
 
-    Different pairs are held out, drawn by the seed and the text alone. None of
-    them is left to train on, however often the corpus has it.
+    It reads the corpus once.
 
     Args:
         stream: the pairs.
         count: how many to hold out. `None` stands for 500, or for 5 % of the
             pairs where that is less, and for one at least.
         seed: seed of the choice.
-
-    Returns:
-        The other pairs, in their order, and those that are held out.
 
     Raises:
         ValueError: if no pair is left to train on.
@@ -55,16 +50,22 @@ def hold_out(
             f"{len(drawn):,} of them different, to hold {count:,} out. Add "
             "pairs, or name a validation split."
         )
-    chosen = heapq.nlargest(count, drawn)
-    keys = {key for _, key, _ in chosen}
+    return [pair for _, _, pair in heapq.nlargest(count, drawn)]
+
+
+def without(stream: PairStream, held_out: Iterable[Pair]) -> PairStream:
+    """Returns the pairs of a corpus without those that are held out, however
+    often it has them."""
+    keys = {_key(pair) for pair in held_out}
+    text = "\n".join(sorted(map("\t".join, keys))).encode()
+    digest = hashlib.blake2b(text, digest_size=8).hexdigest()
 
     def read():
         for pair in stream.read():
             if isinstance(pair, Exception) or _key(pair) not in keys:
                 yield pair
 
-    identity = f"{stream.identity}; {count} held out by seed {seed}"
-    return PairStream(identity, read), [pair for _, _, pair in chosen]
+    return PairStream(f"{stream.identity}; without {digest}", read)
 
 
 def _key(pair):

@@ -35,7 +35,7 @@ from keras_transformer.data.corpus import (
     lacks_validation,
     open_corpus,
 )
-from keras_transformer.data.held_out import hold_out
+from keras_transformer.data.held_out import draw_pairs, without
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.prepared_corpus import (
     FORMAT,
@@ -265,6 +265,11 @@ def make_job(
         # Rows are one split: they would be validated on themselves.
         names = names if isinstance(corpora[0], str) else []
         evaluation = dict.fromkeys(names, corpora[0])
+    if unknown := evaluation.keys() - splits.keys():
+        raise ValueError(
+            '`evaluation` has the keys "validation" and "test". '
+            f"Received: {', '.join(sorted(unknown))}"
+        )
     streams = [opened(corpus, settings.train_split) for corpus in corpora]
     held_out = {}
     if settings.validation_pairs is not None or (
@@ -272,19 +277,14 @@ def make_job(
         and isinstance(evaluation["validation"], str)
         and lacks_validation(evaluation["validation"], settings)
     ):
-        streams[0], pairs = hold_out(
-            streams[0], settings.validation_pairs, settings.seed
-        )
+        wanted = settings.validation_pairs
+        pairs = draw_pairs(streams[0], wanted, settings.seed)
+        streams = [without(stream, pairs) for stream in streams]
         print(f"Held {len(pairs):,} pairs out of training, to validate on.")
         settings = dataclasses.replace(settings, validation_pairs=len(pairs))
         identity = streams[0].identity
         held_out["validation"] = PairStream(identity, lambda: iter(pairs))
         evaluation = {k: c for k, c in evaluation.items() if k == "test"}
-    if unknown := evaluation.keys() - splits.keys():
-        raise ValueError(
-            '`evaluation` has the keys "validation" and "test". '
-            f"Received: {', '.join(sorted(unknown))}"
-        )
     return Job(
         folder,
         settings,

@@ -310,7 +310,6 @@ def train_tokenizer(
     Args:
         sentences: sentences of one language, or of both for a joint vocabulary.
         vocab_size: number of pieces, including 256 bytes and 4 special pieces.
-            8,000 becomes less where the text does not allow it.
         rule: how text is cleaned. "source" removes invisible characters, makes
             one space of all white space, and writes compatible characters
             alike (NFKC); "target" removes invisible characters and composes
@@ -334,7 +333,7 @@ def train_tokenizer(
         )
     vocab_size = checked_integer("vocab_size", vocab_size)
     _check_rule(rule)
-    model = learn_byte_pairs(list(clean_all(sentences, rule)), vocab_size)
+    model = learn_byte_pairs(clean_all(sentences, rule), vocab_size)
     return Tokenizer(with_rule(model, rule))
 
 

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_transformer.data.byte_pairs import learn_byte_pairs
+from keras_transformer.data.byte_pairs import (
+    TooManyPiecesError,
+    learn_byte_pairs,
+)
 from keras_transformer.data.cleaning import RULES, clean_all
-from keras_transformer.data.options import Preparation
+from keras_transformer.data.options import VOCAB_SIZE, Preparation
 from keras_transformer.data.sentencepiece_file import with_rule
 from keras_transformer.data.shards import Block, hash_pairs
 from keras_transformer.data.text_files import Pair
@@ -29,21 +32,28 @@ def learn_vocabularies(
             "files of that split."
         )
     sides = [[pair[i] for pair in pairs] for i in (0, 1)]
-    if settings.shared_vocabulary:
-        cleaned = itertools.chain(*map(clean_all, sides, RULES))
-        model = learn_byte_pairs(list(cleaned), settings.vocab_size)
-        source, target = (Tokenizer(with_rule(model, rule)) for rule in RULES)
-    else:
-        source, target = (
-            train_tokenizer(side, settings.vocab_size, rule)
-            for side, rule in zip(sides, RULES, strict=True)
-        )
-    sizes = source.vocab_size, target.vocab_size
-    if min(sizes) < settings.vocab_size:
+    try:
+        return _learned(sides, settings, settings.vocab_size)
+    except TooManyPiecesError as error:
+        if settings.vocab_size != VOCAB_SIZE:  # which is the default
+            raise
         print(
-            f"The text allows {min(sizes):,} word pieces instead of "
+            f"The text allows {error.most:,} word pieces instead of "
             f"{settings.vocab_size:,}."
         )
+        return _learned(sides, settings, error.most)
+
+
+def _learned(sides, settings, vocab_size):
+    if settings.shared_vocabulary:
+        cleaned = map(clean_all, sides, RULES)
+        model = learn_byte_pairs(itertools.chain(*cleaned), vocab_size)
+        source, target = (Tokenizer(with_rule(model, rule)) for rule in RULES)
+        return source, target
+    source, target = (
+        train_tokenizer(side, vocab_size, rule)
+        for side, rule in zip(sides, RULES, strict=True)
+    )
     return source, target
 
 

@@ -56,6 +56,7 @@ SETTLED = {
     "source",
     "target",
     "train_split",
+    "validation_pairs",
     "vocab_size",
     "shared_vocabulary",
     "max_length",
@@ -150,10 +151,14 @@ def start_run(
         _check_fits(initial, config, recipe)
         tokenizers = initial.source_tokenizer, initial.target_tokenizer
         _check_bpe_dropout(recipe, *tokenizers)
-    for split in _splits_of(recipe):
+    held_out = _holds_out(recipe)
+    splits = [] if held_out else [recipe.validation_split]
+    if recipe.test_split:
+        splits.append(recipe.test_split)
+    for split in splits:
         _check_split(recipe, split)
     with folder_aside(folder) as aside:
-        pairs = _training_pairs(recipe, aside / "data", initial)
+        pairs = _training_pairs(recipe, aside / "data", initial, held_out)
         source, target = pairs.source_tokenizer, pairs.target_tokenizer
         if not is_prepared(recipe.corpus):
             made = pairs.manifest["settings"]
@@ -166,7 +171,7 @@ def start_run(
             longest = max(search.max_source_length, recipe.max_length)
             search = dataclasses.replace(search, max_source_length=longest)
         run = Run(folder, config, recipe, source, target, pairs.digest, search)
-        for split in _splits_of(recipe):
+        for split in splits:
             check_split(run, split)
         write_run(run, aside)
         if initial:
@@ -179,14 +184,6 @@ def start_run(
             if (initial.folder / MODEL_CARD).exists():
                 shutil.copyfile(initial.folder / MODEL_CARD, aside / MODEL_CARD)
     return run
-
-
-def _splits_of(recipe):
-    """Returns the splits whose text is read from the corpus."""
-    splits = [recipe.test_split] if recipe.test_split else []
-    if not _holds_out(recipe):
-        splits.insert(0, recipe.validation_split)
-    return splits
 
 
 def _holds_out(recipe):
@@ -258,7 +255,7 @@ def _with_settings_of(corpus, recipe):
         corpus,
         {f.name: values[f.name] for f in fields if values[f.name] != f.default},
     )
-    return dataclasses.replace(recipe, **{name: kept[name] for name in values})
+    return dataclasses.replace(recipe, **{n: kept.get(n) for n in values})
 
 
 def check_settled(corpus: str, settings: dict[str, object]):
@@ -269,10 +266,10 @@ def check_settled(corpus: str, settings: dict[str, object]):
     """
     kept = read_manifest(corpus)["settings"]
     for name in settings.keys() & SETTLED:
-        if settings[name] != kept[name]:
+        if settings[name] != (found := kept.get(name)):
             raise ValueError(
                 "A prepared corpus keeps its settings. Received: "
-                f"{name}={settings[name]!r}, {corpus!r} has {kept[name]!r}. "
+                f"{name}={settings[name]!r}, {corpus!r} has {found!r}. "
                 "Leave it out, or prepare the corpus again."
             )
 
@@ -293,7 +290,7 @@ def check_vocabulary(initial: Run, settings: dict[str, object]):
             )
 
 
-def _training_pairs(recipe, folder, initial):
+def _training_pairs(recipe, folder, initial, held_out):
     """Opens the prepared pairs of a recipe, or prepares them in a folder."""
     tokenizers = initial and (
         initial.source_tokenizer,
@@ -302,13 +299,12 @@ def _training_pairs(recipe, folder, initial):
     if not is_prepared(recipe.corpus):
         fields = dataclasses.fields(CorpusSettings)
         settings = {field.name: getattr(recipe, field.name) for field in fields}
-        held_out = _holds_out(recipe)
         pairs = prepare(
             recipe.corpus,
             folder,
             Preparation(**settings),
             tokenizers=tokenizers,
-            # What the corpus has is loaded as text.
+            # A split that the corpus has is loaded as text.
             evaluation={"validation": recipe.corpus} if held_out else {},
         )
         print(

@@ -1,5 +1,5 @@
-"""What a person sees of a training: a line that is renewed on a terminal, a
-line a minute elsewhere, and three translations at each validation."""
+"""Shows a training to a person: by a line that is renewed on a terminal, by a
+line a minute elsewhere, and by three translations at each validation."""
 
 import sys
 import time
