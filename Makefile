@@ -44,7 +44,7 @@ test-jax: .venv/dev runs/outputs.npz  ## the conformance suite on JAX
 	    XLA_FLAGS=--xla_cpu_use_fusion_emitters=false \
 	    KERAS_BACKEND=jax REFERENCE_OUTPUTS=runs/outputs.npz \
 	    $(BIN)/python -m pytest -n 2 $(ON_EACH_BACKEND) \
-	    tests/side_by_side_checks.py
+	    tests/jax_checks.py
 
 # No TensorFlow is installed beside it. One thread each, since all is small.
 test-torch: .venv-torch/done runs/outputs.npz  ## the same on PyTorch

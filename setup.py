@@ -24,6 +24,16 @@ TEXT = [
     "tensorboard",  # behind tf.summary, no longer required by tensorflow
 ]
 
+# All that training on JAX needs; a GPU needs `jax[cuda13]` besides.
+JAX = [
+    "jax",
+    "sentencepiece>=0.2.1",
+    "protobuf",
+    "sacrebleu>=2.5",
+    "pyarrow",
+    "matplotlib",
+    "tensorboard",
+]
 SERVE = ["uvicorn>=0.30", "prometheus_client", "sentencex>=1.0.32"]
 RAY = ["ray[serve]>=2.60"]
 MARIAN = ["safetensors", "huggingface_hub", "pyyaml"]
@@ -87,6 +97,7 @@ setup(
     install_requires=["keras>=3.15", "lazy_loader>=0.4"],
     extras_require={
         "text": TEXT,
+        "jax": JAX,  # training on JAX, without TensorFlow
         "ctranslate2": CTRANSLATE2,  # the export to that engine
         "formats": FORMATS,  # Keras' exports to ONNX, OpenVINO and LiteRT
         "beam": BEAM,  # corpora past one machine

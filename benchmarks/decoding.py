@@ -212,6 +212,7 @@ def keras_hub(folder, fixed, threads):
     from keras_hub.samplers import BeamSampler
 
     from keras_transformer import padding_mask
+    from keras_transformer.inference import GraphTokenizer
     from keras_transformer.training import load_model, open_run
 
     if not fixed:
@@ -219,12 +220,14 @@ def keras_hub(folder, fixed, threads):
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     run = open_run(folder)
     model = load_model(run)
+    source_pieces = GraphTokenizer(run.source_tokenizer)
+    target_pieces = GraphTokenizer(run.target_tokenizer)
     sampler = BeamSampler(num_beams=BEAM)
     text = tf.TensorSpec([None], tf.string)
 
     @tf.function(input_signature=[text], autograph=False)
     def search(text):
-        source = run.source_tokenizer.encode(text).to_tensor()
+        source = source_pieces.encode(text).to_tensor()
         mask = padding_mask(source)
         memory = model.project_memory(model.encode(source))
         batch = tf.shape(source)[0]
@@ -245,7 +248,7 @@ def keras_hub(folder, fixed, threads):
         given = tf.equal(prompt, 2)
         cache = model.empty_cache(batch, PIECES_OUT)
         ids = sampler(step, prompt, cache, index=1, mask=given)
-        return run.target_tokenizer.decode(ids[:, 1:])
+        return target_pieces.decode(ids[:, 1:])
 
     return lambda lines: [
         line.decode() for line in search(tf.constant(lines)).numpy()

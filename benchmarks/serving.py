@@ -44,7 +44,7 @@ COMMAND = [sys.executable, "-m", "keras_transformer"]
 
 def texts(count):
     """Sentences of the built-in corpus; each fourth text has several."""
-    from keras_transformer.data.builtin.dataset import pairs_of_split
+    from keras_transformer.data.builtin.phrases import pairs_of_split
 
     sentences = [source for source, _ in pairs_of_split("test", 3 * count)]
     random.seed(1)

@@ -8,6 +8,7 @@ so that nothing is left running.
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 
@@ -82,22 +83,24 @@ def tensorflow():
 
 def keras_transformer(shape, dtype):
     """This package, as it trains."""
-    tf = tensorflow()
+    if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
+        tensorflow()
 
-    from keras_transformer.data.batches import make_batch
+    from keras_transformer.data.batches import EncodedPairs, Rows, make_batch
     from keras_transformer.training import Recipe, make_model
-    from keras_transformer.training.step import make_training_step
+    from keras_transformer.training.loop import make_trainer
 
-    model = make_model(shape.config(), Recipe(dtype_policy=_policy(dtype)))
+    trainer = make_trainer()
+    recipe = Recipe(dtype_policy=_policy(dtype))
+    with trainer.scope():
+        model = make_model(shape.config(), recipe)
+    trainer.prepare(model, recipe)
     source, _, labels = shape.ids()
-    batch = make_batch(
-        tf.RaggedTensor.from_tensor(source), tf.RaggedTensor.from_tensor(labels)
-    )
-    batch = {name: x[0] for name, x in batch.items()}
-    batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
-    step = make_training_step(model, 0.1, tf.distribute.get_strategy())
-    stop = tf.constant(0.0)
-    return lambda: float(step(batches, stop)["loss"]) / shape.tokens
+    pairs = EncodedPairs(Rows.of(source), Rows.of(labels))
+    batch = make_batch(pairs, trainer.sharding())
+    batches = trainer.batches(itertools.repeat(batch))
+    stop = np.zeros(2)
+    return lambda: float(trainer.train(batches, stop)["loss"]) / shape.tokens
 
 
 def keras_hub(shape, dtype):

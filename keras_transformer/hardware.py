@@ -100,8 +100,17 @@ def computes_in_bfloat16() -> bool:
 
     The environment variables `TF_ENABLE_ONEDNN_OPTS` and `ONEDNN_MAX_CPU_ISA`
     can keep TensorFlow from using bfloat16 instructions; the result takes
-    them into account.
+    them into account. On JAX it is false for all processors.
     """
+    import keras
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.default_backend() != "cpu" and all(
+            float(getattr(device, "compute_capability", 8)) >= 8
+            for device in jax.devices()
+        )
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
@@ -116,6 +125,21 @@ def computes_in_bfloat16() -> bool:
         and _highest_isa() not in ISAS_WITHOUT_BFLOAT16
         and bool(BFLOAT16_FLAGS & _flags())
     )
+
+
+def make_deterministic() -> None:
+    """Lets GPUs compute the same bits each time. Call it before they are
+    used."""
+    import keras
+
+    if keras.backend.backend() == "jax":
+        flags = os.environ.get("XLA_FLAGS", "")
+        flags += " --xla_gpu_deterministic_ops=true"
+        os.environ["XLA_FLAGS"] = flags.strip()
+        return
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
 
 
 def check_half_precision(dtype: str) -> None:

@@ -176,7 +176,7 @@ def corpus(tmp_path_factory):
     """
     import gzip
 
-    from keras_transformer.data.builtin.dataset import pairs_of_split
+    from keras_transformer.data.builtin.phrases import pairs_of_split
 
     folder = tmp_path_factory.mktemp("corpus")
     sizes = {"train": 700, "validation": 61, "test": 61}

@@ -373,7 +373,7 @@ def vocabularies(folder):
 
 
 def train_small_tokenizer():
-    from keras_transformer.data.builtin.dataset import pairs_of_split
+    from keras_transformer.data.builtin.phrases import pairs_of_split
     from keras_transformer.data.tokenizer import train_tokenizer
 
     texts = [text for pair in pairs_of_split("train", 300) for text in pair]

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import PAD, START
+from keras_transformer.inference import GraphTokenizer
 from keras_transformer.integrations.marian import model_files
 from keras_transformer.integrations.marian.vocabulary import (
     rows_in_our_order,
@@ -22,6 +23,12 @@ def sides_of(folder):
     """Returns the two sides of a hub folder, each with its rows."""
     sides = model_files.read(folder).sides
     return [(s, rows_in_our_order(len(s.pieces), s.special)) for s in sides]
+
+
+def source_tokenizer_of(folder):
+    """Returns the tokenizer of the sources of a hub folder."""
+    (side, _), _ = sides_of(folder)
+    return Tokenizer(sentencepiece_model(side.model, side.pieces, side.special))
 
 
 def our_ids(rows, ids):
@@ -67,13 +74,13 @@ def check_tokens(folder, rows):
     """Checks ids of strings, `[text, ids]`: ours are those of transformers but
     for the documented differences. Returns how many strings are equal."""
     side, order = sides_of(folder)[0]
-    model = sentencepiece_model(side.model, side.pieces, side.special)
-    tokenizer = Tokenizer(model)
-    texts = [text.encode() for text, _ in rows]
-    found = []
-    for start in range(0, len(texts), 500):
-        batch = tf.constant(texts[start : start + 500], tf.string)
-        found += tokenizer.encode(batch).to_list()
+    tokenizer = source_tokenizer_of(folder)
+    texts = [text for text, _ in rows]
+    found = tokenizer.encode(texts)
+    graph = GraphTokenizer(tokenizer)
+    for i in range(0, len(texts), 500):
+        in_graph = graph.encode(tf.constant(texts[i : i + 500], tf.string))
+        assert in_graph.to_list() == found[i : i + 500]
     rule = TokenRule(side)
     equal = other_order = 0
     for (text, expected), ids in zip(rows, found, strict=True):

@@ -5,9 +5,7 @@ Part of `marian_reference.py`, which says how to run it.
 
 import collections
 import copy
-import hashlib
 import io
-import itertools
 import json
 import pathlib
 import random
@@ -23,8 +21,8 @@ from transformers import (
 )
 
 from keras_transformer.data.builtin import grammar
+from keras_transformer.data.builtin.phrases import pairs_of_split
 
-SEED = 1706  # the built-in corpus' own
 SIZES = {"train": 30_000, "valid": 500, "test": 1_000}
 TAGS = (">>deu<<", ">>fra<<", ">>sr_Latn<<")
 # Older versions of transformers left these in the hub's config.json.
@@ -44,18 +42,8 @@ LEGACY_CONFIG = {
 
 
 def corpus_pairs(split, size):
-    """Yields English-German pairs of the built-in corpus' own split.
-
-    Restates `keras_transformer.data.builtin.dataset.split_of`, because that
-    module imports TensorFlow Datasets.
-    """
-
-    def in_split(pair):
-        bucket = hashlib.sha256(pair[0].encode()).digest()[0] % 16
-        return {0: "valid", 1: "test"}.get(bucket, "train") == split
-
-    pairs = filter(in_split, grammar.sentence_pairs(SEED))
-    return itertools.islice(pairs, size)
+    """Yields English-German pairs of the built-in corpus' own split."""
+    return pairs_of_split("validation" if split == "valid" else split, size)
 
 
 def write_corpus(folder, sizes=SIZES):

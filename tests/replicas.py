@@ -1,4 +1,4 @@
-"""Trains a small model for a few steps, under any distribution strategy.
+"""Trains a small model for a few steps, on any devices of TensorFlow or JAX.
 
 As a program, it trains as one of the workers of `TF_CONFIG`:
 
@@ -7,6 +7,12 @@ As a program, it trains as one of the workers of `TF_CONFIG`:
 It trains twice. The first time, each worker starts at the step of its own
 number, which is refused; the error goes to standard error. The second time all
 start at step 0, and the weights go to FILE.
+
+    python replicas.py FILE FOLDER DEVICES PARTS
+
+It trains ten steps on some CPU devices, each device's share in parts, from the
+newest checkpoint in FOLDER, or else one that it makes. The weights and the loss
+of each step go to FILE, the last state to FOLDER.
 """
 
 import os
@@ -24,12 +30,9 @@ from keras_transformer.data.batches import (
     evaluation_batches,
     training_batches,
 )
+from keras_transformer.training import checkpoints
 from keras_transformer.training.checkpoints import state_of
-from keras_transformer.training.distribution import (
-    default_strategy,
-    sharding_of,
-)
-from keras_transformer.training.loop import Loop
+from keras_transformer.training.loop import Loop, make_trainer
 from keras_transformer.training.models import make_model
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.resume import Best, ResumePoint
@@ -37,47 +40,68 @@ from keras_transformer.training.resume import Best, ResumePoint
 STEPS = 3
 
 
-def train_small_model(strategy, parts=1, clipnorm=None, steps_done=0, **recipe):
+def train_small_model(
+    strategy=None,
+    parts=1,
+    clipnorm=None,
+    steps_done=0,
+    folder=None,
+    **recipe,
+):
     """Trains up to step `STEPS` and returns arrays by name.
 
     They are the weights, the last logs, and `moved`: the largest change of any
-    weight.
+    weight. With `folder`, it trains ten steps from the checkpoint there, which
+    are validated one by one, and saves the last state.
     """
     settings = {"dtype_policy": "float32", **recipe}
     recipe = Recipe(
         warmup_steps=20,
-        validate_every=2,
+        validate_every=1 if folder else 2,
         global_clipnorm=clipnorm,
+        gradient_accumulation_steps=parts,
         **settings,
     )
+    trainer = make_trainer(strategy)
     config = TransformerConfig(
         31, num_layers=1, d_model=22, num_heads=2, d_ff=17, dropout_rate=0.0
     )
     keras.utils.set_random_seed(1)
-    with strategy.scope():
+    with trainer.scope():
         model = make_model(config, recipe)
         teacher = Transformer(config, seed=2) if recipe.teacher_weight else None
     # With a small epsilon, Adam turns the rounding of a gradient close to zero
     # into a full step.
     model.optimizer.epsilon = 1e-4
+    steps = STEPS
+    if folder:
+        if not checkpoints.steps(folder):
+            checkpoints.save(folder, model, 0)
+        steps_done = checkpoints.restore_newest(folder, model)["step"]
+        steps = steps_done + 10
     before = weights_of(model)
-    sharding = sharding_of(strategy, parts)
+    sharding, few_shapes = trainer.sharding(parts), trainer.few_shapes
     pairs = some_pairs()
     history = keras.callbacks.History()
-    Loop(model, recipe, strategy, teacher).fit(
-        training_batches(pairs, 131, seed=1, sharding=sharding),
-        evaluation_batches(pairs, 131, sharding),
+    Loop(model, recipe, trainer, teacher).fit(
+        training_batches(
+            pairs, 131, 1, sharding, steps_done, few_shapes=few_shapes
+        ),
+        evaluation_batches(pairs, 131, sharding, few_shapes),
         ResumePoint(steps_done, Best()),
-        STEPS,
+        steps,
         keras.callbacks.CallbackList([history], model=model),
     )
+    if folder:
+        checkpoints.save(folder, model, steps)
     weights = weights_of(model)
     moved = max(np.abs(weights[k] - before[k]).max() for k in weights)
     logs = {
         name: np.array(history.history[name][-1])
         for name in ("loss", "nll", "val_loss", "val_nll")
     }
-    return {"moved": moved, **weights, **logs}
+    epochs = np.array(history.history["loss"])
+    return {"moved": moved, **weights, **logs, "epochs": epochs}
 
 
 def weights_of(model):
@@ -98,15 +122,26 @@ def some_pairs():
     return EncodedPairs(*map(Rows.of, sides))
 
 
-def main(path):
-    strategy = default_strategy()
+def main(path, folder=None, devices=1, parts=1):
+    if folder:
+        strategy = None
+        if int(devices) > 1 and keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            (cpu,) = tf.config.list_physical_devices("CPU")
+            several = [tf.config.LogicalDeviceConfiguration()] * int(devices)
+            tf.config.set_logical_device_configuration(cpu, several)
+            names = [f"/cpu:{i}" for i in range(int(devices))]
+            strategy = tf.distribute.MirroredStrategy(names)
+        found = train_small_model(strategy, int(parts), folder=folder)
+        np.savez(path, **found)
+        return
+    trainer = make_trainer()
     try:
-        train_small_model(
-            strategy, steps_done=strategy.cluster_resolver.task_id
-        )
+        train_small_model(trainer, steps_done=trainer.worker)
     except ValueError as error:
         print(error, file=sys.stderr)
-    np.savez(path, **train_small_model(strategy, clipnorm=0.05))
+    np.savez(path, **train_small_model(trainer, clipnorm=0.05))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,17 @@ ANY_BACKEND = {*MODEL, "__init__", "atomic_files", "testing"}
 ALLOWED = sys.stdlib_module_names | {"keras", "numpy", "lazy_loader"}
 # These files have a faster path that runs on TensorFlow only.
 FASTER_ON_TENSORFLOW = {"layers/normalization.py", "search/next_token.py"}
+# A corpus becomes batches on any backend, and TensorFlow or JAX trains a model.
+# These files import them, and others inside functions.
+BACKENDS = {
+    "tensorflow": {"training/tensorflow_trainer", "training/draft_head"},
+    "jax": {"training/jax_trainer"},
+}
+IN_FUNCTIONS = {
+    "tensorflow": {"hardware", "training/projection_loss", "training/adam"},
+    "jax": {"hardware", "training/projection_loss"}
+    | {"inference/layer_translator"},
+}
 
 
 def name_of(path):
@@ -144,6 +155,27 @@ def test_a_file_imports_only_public_and_portable_packages(path):
             assert module.split(".")[0] in ALLOWED, (
                 f"{where}, but `{file}` works on any Keras backend. Move the "
                 "code to `data`, `training`, `inference` or `export`."
+            )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_data_and_training_run_on_either_backend(path):
+    name, nodes = name_of(path), ast.walk(ast.parse(path.read_text()))
+    functions = [x for x in nodes if isinstance(x, ast.FunctionDef)]
+    # What `data` may reach is all that it needs.
+    parts = {"data", "training", *MAY_REACH["data"]}
+    for line, module, _ in imports(path):
+        package = module.split(".")[0].removesuffix("_text")
+        if package == "jax" or (
+            package == "tensorflow" and part_of(name) in parts
+        ):
+            allowed = BACKENDS[package]
+            if any(x.lineno < line <= x.end_lineno for x in functions):
+                allowed = allowed | IN_FUNCTIONS[package]
+            assert name in allowed, (
+                f"{name}.py:{line} imports {package}, which only these may "
+                f"here: {', '.join(sorted(allowed))}. Use NumPy or "
+                "`keras.ops`, or move the code to a trainer."
             )
 
 

@@ -27,7 +27,7 @@ from keras_transformer.data import (
     train_tokenizer,
 )
 from keras_transformer.export import SavedTranslator, export
-from keras_transformer.inference import SearchSettings, score
+from keras_transformer.inference import GraphTokenizer, SearchSettings, score
 from keras_transformer.training import (
     Recipe,
     TrainingInterrupted,
@@ -128,17 +128,19 @@ def test_fractions_are_refused_before_anything_is_learned(run, capsys):
 
 def test_a_single_string_is_no_batch(run, exported):
     pieces, saved = run.source_tokenizer, SavedTranslator(exported)
-    for call in (pieces.encode, saved.translate, saved.searched_with()):
+    encode = GraphTokenizer(pieces).encode
+    for call in (encode, saved.translate, saved.searched_with()):
         with pytest.raises(ValueError, match=r"shape=\(\). Give `\[text\]`"):
             call("Hello")
     with pytest.raises(ValueError, match=r"one string.* a list"):
         saved.explain(["Hello"])
     assert saved.translate([])["translation"].shape == (0,)
-    assert pieces.encode([]).shape[0] == 0
+    assert encode([]).shape[0] == 0
+    assert pieces.encode([]) == []
 
 
 def test_ids_to_decode_are_integers_of_any_dtype(run):
-    pieces = run.source_tokenizer
+    pieces = GraphTokenizer(run.source_tokenizer)
     ids = pieces.encode(["Room 7", "No"]).to_tensor().numpy()
     for given in (
         ids.astype("int64"),
@@ -146,6 +148,7 @@ def test_ids_to_decode_are_integers_of_any_dtype(run):
         tf.constant(ids, "uint16"),
     ):
         assert pieces.decode(given).numpy().tolist() == [b"Room 7", b"No"]
+        assert pieces.tokenizer.decode(np.array(given)) == ["Room 7", "No"]
     with pytest.raises(ValueError, match=r"Give `ids\[None\]` for one row"):
         pieces.decode(ids[0])
 

@@ -1,8 +1,8 @@
 import itertools
+import threading
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +14,9 @@ from keras_transformer.data.batches import (
     evaluation_batches,
     make_batch,
     make_plan,
+    prefetched,
+    rounded_up,
+    shuffled,
     training_batches,
 )
 from keras_transformer.ids import END, START
@@ -83,11 +86,7 @@ def test_a_pair_longer_than_a_batch_is_a_batch():
     lengths = np.array([[5, 7], [3, 101], [2, 2], [1, 1]])
     order, sizes = cut_batches(lengths, 3)
     batches = np.split(order, np.cumsum(sizes)[:-1])
-    assert sorted(map(sorted, (rows.tolist() for rows in batches))) == [
-        [0],
-        [1],
-        [2, 3],
-    ]
+    assert sorted(sorted(rows) for rows in batches) == [[0], [1], [2, 3]]
 
 
 @given(
@@ -113,46 +112,73 @@ def test_the_plan_depends_on_seed_and_epoch_alone():
     assert plan(5, 2) != plan(6, 2)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 65, 331, 10_007])
+def test_shuffled_numbers_are_a_permutation_number_by_number(size):
+    order = shuffled(np.arange(size), size, (5, 2))
+    assert sorted(order) == list(range(size))
+    for i in range(min(size, 67)):
+        assert shuffled(np.array([i]), size, (5, 2)) == order[i]
+
+
+def test_a_number_goes_anywhere_by_seed_and_epoch():
+    seeds = itertools.product(range(40), range(50))
+    orders = np.array([shuffled(np.arange(13), 13, seed) for seed in seeds])
+    counts = [np.bincount(places, minlength=13) for places in orders.T]
+    np.testing.assert_allclose(counts, 2000 / 13, rtol=0.35)
+    large = shuffled(np.arange(10_007), 10_007, (5, 2))
+    assert abs(np.corrcoef(large[:-1], large[1:])[0, 1]) < 0.05
+    assert abs(np.corrcoef(large, np.arange(10_007))[0, 1]) < 0.05
+
+
 def test_little_is_padding():
     """In a corpus whose sides are about as long as each other."""
     rng = np.random.default_rng(1)
     target = np.clip(rng.poisson(23, size=5003), 2, None)
     source = np.clip(target * rng.normal(1, 0.15, size=5003), 2, None)
-    pairs = EncodedPairs(
-        *(
-            Rows(np.ones(n.sum(), np.int32), n)
-            for n in (source.astype(np.int64), target)
-        )
-    )
+    lengths = source.astype(np.int64), target
+    pairs = EncodedPairs(*(Rows(np.ones(n.sum(), int), n) for n in lengths))
     plan = make_plan(pairs, 997, seed=1)
-    batches = training_batches(pairs, 997, seed=1).take(plan.batches)
+    batches = training_batches(pairs, 997, seed=1)
+    batches = list(itertools.islice(batches, plan.batches))
     for side in ("source", "labels"):
-        found = [batch[side].numpy() for batch in batches]
+        found = [batch[side] for batch in batches]
         real = sum(np.count_nonzero(x) for x in found)
         assert real / sum(x.size for x in found) > 0.9
 
 
-SOURCE = [[7, 8, END], [9, END]]
-TARGET = [[5, END], [6, 4, 5, END]]
+def test_rows_are_padded_to_the_longest_or_further():
+    rows = Rows.of([[5, 6, 7], [], [8]])
+    whole = np.array([[5, 6, 7, 0, 0], [0] * 5, [8, 0, 0, 0, 0]])
+    for length, columns in ((0, 3), (2, 3), (5, 5)):
+        found = rows.padded(length)
+        np.testing.assert_array_equal(found, whole[:, :columns])
+
+
+@pytest.mark.parametrize("least", [1, 4])
+def test_numbers_are_rounded_up_to_few(least):
+    found = [rounded_up(n, least) for n in range(1025)]
+    for n in range(1, 1025):
+        assert n <= found[n] < n + max(least, n / 8)
+        assert found[n] % least == 0
+    assert len(set(found[513:])) == 8
+
+
+PAIRS = EncodedPairs(
+    Rows.of([[7, 8, END], [9, END]]), Rows.of([[5, END], [6, 4, 5, END]])
+)
 
 
 def batch(**cut):
-    sides = (tf.ragged.constant(s, dtype=tf.int32) for s in (SOURCE, TARGET))
-    return make_batch(*sides, Sharding(**cut))
+    return make_batch(PAIRS, Sharding(**cut))
 
 
 def test_a_batch_written_out():
-    found = {name: x[0, 0] for name, x in batch().items()}
-    np.testing.assert_array_equal(found["source"], [[7, 8, END], [9, END, 0]])
-    np.testing.assert_array_equal(
-        found["target"], [[START, 5, 0, 0], [START, 6, 4, 5]]
-    )
-    np.testing.assert_array_equal(
-        found["labels"], [[5, END, 0, 0], [6, 4, 5, END]]
-    )
-    np.testing.assert_allclose(
-        found["weights"], (found["labels"].numpy() != 0) / 6
-    )
+    found = {name: x[0, 0].tolist() for name, x in batch().items()}
+    assert found["source"] == [[7, 8, END], [9, END, 0]]
+    assert found["target"] == [[START, 5, 0, 0], [START, 6, 4, 5]]
+    assert found["labels"] == [[5, END, 0, 0], [6, 4, 5, END]]
+    weights = np.array(found["labels"]) != 0
+    np.testing.assert_allclose(found["weights"], weights / 6)
 
 
 def test_rows_are_dealt_out_and_empty_ones_fill_up():
@@ -161,7 +187,7 @@ def test_rows_are_dealt_out_and_empty_ones_fill_up():
     np.testing.assert_array_equal(
         found["source"][:, 0, 0], [[7, 8, END], [9, END, 0], [0, 0, 0]]
     )
-    assert tf.reduce_sum(found["weights"]).numpy() == pytest.approx(1)
+    assert found["weights"].sum() == pytest.approx(1)
     np.testing.assert_array_equal(found["weights"][2], np.zeros((1, 1, 4)))
 
 
@@ -176,33 +202,47 @@ def test_workers_share_what_one_has_alone(cut):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_each_replica_gets_its_piece():
-    pieces = list(
-        evaluation_batches(encoded(30), 97, Sharding(replicas=2, parts=3))
+def test_the_replicas_share_the_rows_of_a_batch():
+    shared = evaluation_batches(encoded(30), 97, Sharding(replicas=2, parts=3))
+    whole = evaluation_batches(encoded(30), 97)
+    for found, expected in zip(shared, whole, strict=True):
+        assert found["source"].shape[:2] == (2, 3)
+        rows = found["source"].reshape(-1, found["source"].shape[-1])
+        rows = [row for row in rows.tolist() if any(row)]
+        assert sorted(rows) == sorted(expected["source"][0, 0].tolist())
+
+
+def test_batches_of_few_shapes_hold_the_same_pairs():
+    pairs, sharding = encoded(5003), Sharding(replicas=2, parts=3)
+    shapes, both = (
+        [],
+        [
+            training_batches(pairs, 499, 3, sharding, few_shapes=few)
+            for few in (False, True)
+        ],
     )
-    batches = list(evaluation_batches(encoded(30), 97))
-    assert len(pieces) == 2 * len(batches)
-    for i, whole in enumerate(batches):
-        rows = [
-            row
-            for piece in pieces[2 * i : 2 * i + 2]
-            for row in piece["source"]
-            .numpy()
-            .reshape(-1, whole["source"].shape[-1])
-            if row.any()
-        ]
-        expected = whole["source"].numpy()[0]
-        assert sorted(map(tuple, rows)) == sorted(map(tuple, expected))
+    for _ in range(300):  # more than two epochs
+        plain, few = map(next, both)
+        for name, x in plain.items():
+            missing = np.subtract(few[name].shape, x.shape)
+            expected = np.pad(x, [(0, n) for n in missing])
+            np.testing.assert_array_equal(few[name], expected)
+        assert few["source"].shape == few["target"].shape
+        shapes.append(
+            [(b["source"].shape, b["target"].shape) for b in (plain, few)]
+        )
+    many, some = (len(set(found)) for found in zip(*shapes, strict=True))
+    assert 4 * some < many
 
 
 def test_workers_train_on_the_batches_of_one():
     """Together, in the order of one worker, whatever their number."""
 
     def rows(sharding):
-        batches = training_batches(encoded(), 331, 3, sharding).take(40)
+        batches = training_batches(encoded(), 331, 3, sharding)
         return [
-            sorted(row[row != 0].tolist() for row in b["source"].numpy()[0])
-            for b in batches
+            sorted(row[row != 0].tolist() for row in b["source"][0, 0])
+            for b in itertools.islice(batches, 40)
         ]
 
     parts = [rows(Sharding(3, i)) for i in range(3)]
@@ -215,8 +255,8 @@ def test_workers_train_on_the_batches_of_one():
 
 def test_resuming_takes_up_where_it_stopped():
     def batches(first, count):
-        dataset = training_batches(encoded(), 331, seed=3, first_batch=first)
-        return [x["source"].numpy() for x in dataset.take(count)]
+        found = training_batches(encoded(), 331, seed=3, first_batch=first)
+        return [x["source"] for x in itertools.islice(found, count)]
 
     whole = batches(0, 40)  # more than two epochs
     for first in (1, 17, 39):
@@ -225,10 +265,18 @@ def test_resuming_takes_up_where_it_stopped():
             np.testing.assert_array_equal(found, expected)
 
 
-def test_autotuning_is_off():
-    """It would hold up the end of every validation."""
-    for dataset in (
-        training_batches(encoded(), 97, seed=3),
-        evaluation_batches(encoded(), 97),
-    ):
-        assert dataset.options().autotune.enabled is False
+def test_what_is_prefetched_comes_in_order_and_so_does_its_error():
+    found = prefetched((60 // (5 - i) for i in range(9)), 3)
+    assert list(itertools.islice(found, 5)) == [12, 15, 20, 30, 60]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+    assert list(prefetched(range(7), 3)) == list(range(7))
+
+
+def test_a_thread_that_prefetches_ends_with_its_consumer():
+    before, found = set(threading.enumerate()), prefetched(itertools.count(), 3)
+    assert [next(found), next(found)] == [0, 1]
+    (thread,) = set(threading.enumerate()) - before
+    found.close()
+    thread.join(5)
+    assert not thread.is_alive()

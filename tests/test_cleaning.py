@@ -9,14 +9,16 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from look_alikes import INSIDE, look_alikes
+from test_tokenizer import decode, encode
 
 from keras_transformer.data import cleaning
-from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.data.cleaning import RULES, clean, is_blank
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.sentencepiece_file import with_rule
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 from keras_transformer.data.vocabulary import learn_vocabularies
+from keras_transformer.inference import GraphTokenizer
 
 # The classes of the table in the documentation, written out.
 REMOVED = "\u00ad\u034f\u061c\u115f\u180e\u200b\u200e\u200f\ufeff\ufffc" + (
@@ -44,9 +46,12 @@ def model_text(tokenizer, texts):
     return library.decode(library.encode(texts))
 
 
-def graph_text(tokenizer, texts):
-    ids = tokenizer.encode(tf.constant(texts, tf.string))
-    return [t.decode() for t in tokenizer.decode(ids.to_tensor()).numpy()]
+def text_of(tokenizer, texts):
+    return decode(tokenizer, encode(tokenizer, texts))
+
+
+def blank_in_graph(tokenizer, texts):
+    return GraphTokenizer(tokenizer).is_blank(tf.constant(texts)).numpy()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -107,8 +112,8 @@ def test_what_looks_the_same_has_the_same_ids(tokenizer, sentence):
     assert len(texts) > 40
     if tokenizer.rule == "target":
         texts = {n: t for n, t in texts.items() if n in (*INSIDE, "decomposed")}
-    ids = tokenizer.encode([sentence]).to_list()[0]
-    found = tokenizer.encode(list(texts.values())).to_list()
+    (ids,) = encode(tokenizer, [sentence])
+    found = encode(tokenizer, list(texts.values()))
     found = dict(zip(texts, found, strict=True))
     assert found == dict.fromkeys(texts, ids)
 
@@ -118,17 +123,14 @@ def test_what_looks_the_same_has_the_same_ids(tokenizer, sentence):
 def test_composed_and_decomposed_text_has_the_same_ids(tokenizer, texts):
     texts = [unicodedata.normalize("NFC", text) for text in texts]
     decomposed = [unicodedata.normalize("NFD", text) for text in texts]
-    ids = tokenizer.encode(tf.constant(texts)).to_list()
-    assert tokenizer.encode(tf.constant(decomposed)).to_list() == ids
+    assert encode(tokenizer, decomposed) == encode(tokenizer, texts)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=5))
-def test_python_and_the_graph_clean_alike(tokenizer, texts):
-    texts = [t.encode("utf-8", "ignore").decode() for t in texts]
+def test_what_is_encoded_is_cleaned_alike(tokenizer, texts):
     cleaned = [clean(text, tokenizer.rule) for text in texts]
-    ids = tokenizer.encode(tf.constant(texts)).to_list()
-    assert tokenizer.encode(tf.constant(cleaned)).to_list() == ids
+    assert encode(tokenizer, cleaned) == encode(tokenizer, texts)
     assert [clean(text, tokenizer.rule) for text in cleaned] == cleaned or any(
         unicodedata.combining(c) for text in texts for c in text
     )
@@ -138,17 +140,18 @@ def test_other_programs_that_read_the_vocabulary_clean_alike(tokenizer):
     text = "so\u00adft\u00a0 e\u0301 ﬁ\u200b½\u2028end"
     expected = {"source": "soft é fi1⁄2 end", "target": "soft\u00a0 é ﬁ½ end"}
     assert model_text(tokenizer, [text]) == [expected[tokenizer.rule]]
-    assert graph_text(tokenizer, [text]) == [expected[tokenizer.rule]]
+    assert text_of(tokenizer, [text]) == [expected[tokenizer.rule]]
 
 
 def test_a_mark_composes_across_what_is_removed(tokenizer):
-    assert graph_text(tokenizer, ["e\u00ad\u0301\0"]) == ["é"]
+    assert text_of(tokenizer, ["e\u00ad\u0301\0"]) == ["é"]
 
 
 def test_invisible_characters_neither_fill_nor_cut_a_text(tokenizer):
     text = "room" + 5000 * "\u200b" + " 7" + 5000 * "\u2060\n " + "ok"
-    found, longer = tokenizer.encode_at_most(tf.constant([text]), 30)
-    assert found.to_list() == tokenizer.encode(["room 7 ok"]).to_list()
+    graph = GraphTokenizer(tokenizer)
+    found, longer = graph.encode_at_most(tf.constant([text]), 30)
+    assert found.to_list() == encode(tokenizer, ["room 7 ok"])
     assert not longer.numpy().any()
 
 
@@ -158,23 +161,21 @@ def test_invisible_characters_neither_fill_nor_cut_a_text(tokenizer):
 def test_what_a_reader_does_not_see_is_blank(tokenizer, text):
     assert is_blank(text)
     assert is_blank(text * 3)
-    assert tokenizer.is_blank(tf.constant([text, text * 3])).numpy().all()
+    assert blank_in_graph(tokenizer, [text, text * 3]).all()
     unruled = Tokenizer(without_rule(tokenizer.model))
-    assert unruled.is_blank(tf.constant([text])).numpy().all()
+    assert blank_in_graph(unruled, [text]).all()
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text())
 def test_both_definitions_of_blank_are_one(tokenizer, text):
-    text = text.encode("utf-8", "ignore").decode()
-    (found,) = tokenizer.is_blank(tf.constant([text])).numpy()
-    assert bool(found) == is_blank(text)
+    assert blank_in_graph(tokenizer, [text]).tolist() == [is_blank(text)]
 
 
 @pytest.mark.parametrize("text", ["a", "\u0301", "\ufffd", "☀\ufe0f", "."])
 def test_what_a_reader_sees_is_not_blank(tokenizer, text):
     assert not is_blank(text)
-    assert not tokenizer.is_blank(tf.constant([text])).numpy().any()
+    assert not blank_in_graph(tokenizer, [text]).any()
 
 
 def without_rule(model):
@@ -190,7 +191,7 @@ def test_an_older_vocabulary_keeps_what_it_does():
     old = Tokenizer(without_rule(train_tokenizer(lines, 350).model))
     assert old.rule is None
     text = "a\u00adb\u00a0½e\u0301"
-    assert graph_text(old, [text]) == [text]
+    assert text_of(old, [text]) == [text]
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
@@ -201,8 +202,8 @@ def test_each_side_of_a_corpus_has_its_rule(is_shared):
     source, target = learn_vocabularies(pairs, preparation)
     assert (source.rule, target.rule) == ("source", "target")
     assert source.has_pieces_of(target) == is_shared
-    assert graph_text(source, [pairs[-1][0]]) == ["1⁄2 price"]
-    assert graph_text(target, [pairs[-1][1]]) == ["½\u00a0Preis"]
+    assert text_of(source, [pairs[-1][0]]) == ["1⁄2 price"]
+    assert text_of(target, [pairs[-1][1]]) == ["½\u00a0Preis"]
 
 
 def test_rules_are_exchanged_without_a_trace(tokenizer):

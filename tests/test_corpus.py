@@ -1,5 +1,6 @@
 import errno
 import gzip
+import importlib.util
 import urllib.error
 
 import pytest
@@ -7,6 +8,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.util import DownloadError
 
 from keras_transformer.data import tfds_corpus
+from keras_transformer.data.builtin import phrases
 from keras_transformer.data.corpus import (
     SentencePairs,
     load_pairs,
@@ -88,10 +90,8 @@ def small_builtin(monkeypatch, tmp_path):
 
 
 def test_builtin_through_tensorflow_datasets(small_builtin):
-    from keras_transformer.data.builtin.dataset import pairs_of_split
-
     pairs = load_pairs("builtin", "train", "en", "de", small_builtin)
-    expected = list(pairs_of_split("train", 53))
+    expected = list(phrases.pairs_of_split("train", 53))
     found = list(zip(pairs.source, pairs.target, strict=True))
     assert sorted(found) == sorted(expected)
     # Any other name takes the same way, and slices are its own.
@@ -100,6 +100,16 @@ def test_builtin_through_tensorflow_datasets(small_builtin):
     assert len(some) == 3
     again = load_pairs("builtin", "train", "en", "de", small_builtin)
     assert again == pairs
+
+
+def test_builtin_without_tensorflow_datasets_is_the_same(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(phrases, "SIZES", {"train": 53, "test": 5})
+    pairs = load_pairs("builtin", "train", "de", "en")
+    found = list(zip(pairs.target, pairs.source, strict=True))
+    assert found == list(phrases.pairs_of_split("train", 53))
+    with pytest.raises(ValueError, match=r"languages en and de.*'fr'"):
+        load_pairs("builtin", "train", "fr", "en")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from replicas import train_small_model
 from test_interruption import train_command, wait_for_step
 
 from keras_transformer.training import checkpoints
-from keras_transformer.training.distribution import default_strategy
+from keras_transformer.training.tensorflow_trainer import default_strategy
 
 PROGRAM = pathlib.Path(__file__).with_name("replicas.py")
 CLIPNORM = 0.05
@@ -74,6 +75,41 @@ def test_replicas_learn_the_same_from_a_teacher():
 def test_clipping_changes_the_weights():
     free, clipped = undivided(None), undivided(CLIPNORM)
     assert any(np.abs(free[k] - clipped[k]).max() > 1e-5 for k in free)
+
+
+def trained_by_program(folder, backend, devices=1, parts=1):
+    """Trains ten steps from a folder's checkpoint in a process of its own."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    command = [sys.executable, PROGRAM, folder / "found.npz", folder]
+    subprocess.run(
+        [*map(str, [*command, devices, parts])],
+        env={**os.environ, "KERAS_BACKEND": backend, "XLA_FLAGS": flags},
+        check=True,
+    )
+    return dict(np.load(folder / "found.npz"))
+
+
+@pytest.mark.programs
+def test_jax_trains_as_tensorflow_does(tmp_path):
+    """On one device and on two, in parts; and either goes on from the last
+    checkpoint of the other."""
+    first = trained_by_program(tmp_path / "tensorflow", "tensorflow")
+    for name, devices, parts in (
+        ("tensorflow on two", 2, 1),
+        ("jax", 1, 1),
+        ("jax on two", 2, 3),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        start = tmp_path / "tensorflow" / "step-00000000.npz"
+        shutil.copy(start, folder)
+        backend = name.split()[0]
+        found = trained_by_program(folder, backend, devices, parts)
+        np.testing.assert_allclose(found["epochs"], first["epochs"], rtol=1e-5)
+        assert_same(first, found, 2e-5)
+    ours = trained_by_program(tmp_path / "tensorflow", "jax")
+    theirs = trained_by_program(tmp_path / "jax", "tensorflow")
+    assert_same(ours, theirs, 4e-5)
 
 
 def two_workers():

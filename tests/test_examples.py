@@ -3,8 +3,6 @@
 import ast
 import dataclasses
 import importlib.util
-import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -12,7 +10,7 @@ import types
 
 import numpy as np
 import pytest
-from conftest import SMALL, translator_of
+from conftest import SMALL
 
 from keras_transformer.training import checkpoints
 
@@ -316,69 +314,6 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     other = dataclasses.replace(recipe, source="de", target="en")
     with pytest.raises(ValueError, match="of another recipe"):
         example.trained(both.folder, other, **SMALL)
-
-
-# A process of its own: JAX is the backend there. One shape of batches.
-JAX_PROGRAM = """
-import pathlib, sys
-import side_by_side, small_corpus_jax as example
-
-side_by_side.TRAINING = side_by_side.SEARCH = {37: 11}
-
-def small(stage, steps):
-    fields, config = stage
-    fields |= {"steps": steps, "warmup_steps": 40, "snapshot_every": 40}
-    fields |= {"averaged": 2, "learning_rate_scale": 0.3}
-    fields |= {"members": 2, "dtype": "float32"}
-    return fields, config | {"dropout_rate": 0.0, "num_layers": 1}
-
-example.STUDENT[1]["num_encoder_layers"] = 2
-folder = pathlib.Path(sys.argv[1])
-pairs = example.load_pairs(folder, "train", "en", "de")
-pairs = list(zip(pairs.source, pairs.target))
-stages = [small(example.BOTH, 120), small(example.FINAL, 80)]
-stages += [small(example.STUDENT, 30)]  # so few that it makes mistakes
-shape = {"d_model": 34, "num_heads": 2, "d_ff": 41}
-languages, blank = ("fr", "it"), ("", "eins")
-pairs += [blank]
-example.main(pairs, pairs[:5], folder, languages, "13a", 340, stages, **shape)
-"""
-
-
-@pytest.mark.programs
-def test_small_corpus_jax_trains_a_student_that_tensorflow_exports(tmp_path):
-    from keras_transformer.inference import translate_lines
-
-    pairs = [
-        (f"{a} {b} {b} {a}", f"{x} {y} {y} {x}")
-        for a, x in (("one", "eins"), ("two", "zwei"), ("three", "drei"))
-        for b, y in (("red", "rot"), ("blue", "blau"), ("gray", "grau"))
-    ]
-    for side, language in enumerate(("en", "de")):
-        text = "".join(pair[side] + "\n" for pair in pairs)
-        (tmp_path / f"train.{language}").write_text(text)
-    subprocess.run(
-        [sys.executable, "-c", JAX_PROGRAM, str(tmp_path)],
-        check=True,
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "jax",
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            "PYTHONPATH": str(EXAMPLES),
-        },
-    )
-    chosen = json.loads((tmp_path / "student.json").read_text())
-    assert chosen["bleu"] > 0
-
-    example = load("small_corpus_jax")
-    run = example.make_run(tmp_path, tmp_path / "run")
-    assert (run.recipe.source, run.recipe.target) == ("fr", "it")
-    assert run.config.encoder_depth == 2
-    assert run.config.decoder_depth == 1
-    translator = translator_of(run, run.search)
-    sources, targets = zip(*pairs[:5], strict=True)
-    found = translate_lines(translator.translate, sources)
-    assert example.corpus_bleu(found, targets, "13a") == chosen["bleu"]
 
 
 @pytest.mark.programs

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from keras_transformer.data.builtin import grammar
-from keras_transformer.data.builtin.dataset import (
+from keras_transformer.data.builtin.phrases import (
     SIZES,
     pairs_of_split,
     split_of,

@@ -23,7 +23,7 @@ from keras_transformer.training.new_run import start_run
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.resume import resume
 from keras_transformer.training.run import open_run
-from keras_transformer.training.step import _gradients
+from keras_transformer.training.tensorflow_trainer import _gradients
 from keras_transformer.training.train_run import train
 
 RANK = 3

@@ -560,11 +560,9 @@ def test_an_exported_run_is_imported_with_the_same_logits(
     np.testing.assert_allclose(
         found[..., columns], expected[..., columns], atol=1e-5
     )
-    text = tf.constant(["Room 7 is on the third floor.", "größe ☃"])
-    np.testing.assert_array_equal(
-        again.source_tokenizer.encode(text).to_tensor(),
-        run.source_tokenizer.encode(text).to_tensor(),
-    )
+    text = ["Room 7 is on the third floor.", "größe ☃"]
+    ids = run.source_tokenizer.encode(text)
+    assert again.source_tokenizer.encode(text) == ids
 
 
 def test_an_export_has_room_for_the_longest_sources(recipe, tmp_path):

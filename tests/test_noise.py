@@ -5,7 +5,7 @@ import pytest
 from test_prepare import text_of, write_pairs
 
 from keras_transformer.data import noise
-from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.data.noise import KINDS, noisy_copies
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.preparation import prepare, total_noise

@@ -19,12 +19,11 @@ import unicodedata
 import numpy as np
 import pyarrow
 import pytest
-import tensorflow as tf
 from conftest import folder_bytes
 from pyarrow import parquet
 
 from keras_transformer.data import shards, table_files, text_files
-from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.data.corpus import load_pairs, open_corpus
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.preparation import prepare
@@ -50,8 +49,7 @@ def text_of(prepared, epoch=0):
         (found.source, prepared.source_tokenizer),
         (found.target, prepared.target_tokenizer),
     ):
-        ids = tf.ragged.constant(rows.tolist(), tf.int32).to_tensor()
-        sides.append([x.decode() for x in tokenizer.decode(ids).numpy()])
+        sides.append(tokenizer.decode(rows.tolist()))
     return list(zip(*sides, strict=True))
 
 

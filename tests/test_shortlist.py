@@ -13,6 +13,7 @@ from keras_transformer.export import saved_model
 from keras_transformer.export.files import METADATA
 from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.ids import END
+from keras_transformer.inference import GraphTokenizer
 from keras_transformer.inference import shortlist as module
 from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.search_settings import SearchSettings
@@ -94,7 +95,7 @@ def translator(run, chosen, **settings):
 def test_a_list_has_the_pieces_of_its_own_sentence(run):
     chosen = shortlist(run, 5)
     model = translator(run, chosen).inference_model()
-    source = run.source_tokenizer.encode(tf.constant(TEXTS)).to_tensor()
+    source = GraphTokenizer(run.source_tokenizer).encode(TEXTS).to_tensor()
     lists = model.lists(source).numpy()
     for row, ids in zip(lists, source.numpy(), strict=True):
         expected = {*chosen.common, *chosen.likely[ids].ravel()}
@@ -127,7 +128,7 @@ def test_the_search_finds_what_it_would_if_other_pieces_were_suppressed(
 ):
     model = translator(run, shortlist(run, 5)).inference_model()
     plain = InferenceModel(model.config, model.weights)
-    source = run.source_tokenizer.encode(tf.constant(TEXTS)).to_tensor()
+    source = GraphTokenizer(run.source_tokenizer).encode(TEXTS).to_tensor()
     memory = model.encode(source)
     width = model.config.vocab_size
     is_listed = tf.reduce_any(

@@ -1,20 +1,28 @@
-"""Checks the tokenizer, which runs in the graph, against its library."""
+"""Checks the tokenizer, in Python and in graphs, against its library."""
 
 import io
 import re
 
+import marian_checks
 import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from fuzz import TINY
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.data.batches import Rows
+from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.data.cleaning import RULES, clean
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 from keras_transformer.ids import END, PAD, START, UNKNOWN
+from keras_transformer.inference import GraphTokenizer
+from keras_transformer.inference.lines import encoded
+
+# Characters are lone surrogates, too, and bytes need not be UTF-8.
+ANY_STRING = st.text(st.characters()) | st.binary()
 
 
 @pytest.fixture(scope="module", params=RULES)
@@ -24,9 +32,26 @@ def tokenizer(request):
     return train_tokenizer(lines, 400, request.param)
 
 
-def round_trip(tokenizer, text):
-    ids = tokenizer.encode(tf.constant([text]))
-    return tokenizer.decode(ids.to_tensor())[0].numpy().decode()
+@pytest.fixture(scope="module")
+def tagged():
+    """An imported tokenizer, which cuts more pieces than it knows."""
+    return marian_checks.source_tokenizer_of(TINY)
+
+
+def encode(tokenizer, texts):
+    """Returns the ids of strings, which are the same in a graph."""
+    ids = tokenizer.encode(texts)
+    text = tf.constant([encoded(text) for text in texts], tf.string)
+    assert GraphTokenizer(tokenizer).encode(text).to_list() == ids
+    return ids
+
+
+def decode(tokenizer, rows):
+    """Returns the texts of rows of ids, which are the same in a graph."""
+    texts = tokenizer.decode(rows)
+    found = GraphTokenizer(tokenizer).decode(Rows.of(rows).padded()).numpy()
+    assert [text.decode() for text in found] == texts
+    return texts
 
 
 @settings(max_examples=200, deadline=None)
@@ -35,46 +60,74 @@ def round_trip(tokenizer, text):
 @example("e\u0301 is not \u00e9: a\x00b, 日本語 العربية 🦄👩‍👩‍👧")
 def test_a_round_trip_changes_only_what_the_rule_cleans(tokenizer, text):
     # U+2581 is how SentencePiece writes a space.
-    text = text.encode("utf-8", "ignore").decode().replace("\u2581", " ")
-    text = clean(text, tokenizer.rule)
+    text = clean(text.replace("\u2581", " "), tokenizer.rule)
     while "  " in text:
         text = text.replace("  ", " ")
-    assert round_trip(tokenizer, text) == text.strip(" ")
+    ids = encode(tokenizer, [text])
+    assert decode(tokenizer, ids) == [text.strip(" ")]
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=5))
-def test_the_graph_encodes_as_the_library_does(tokenizer, texts):
-    texts = [t.encode("utf-8", "ignore").decode() for t in texts]
+def test_text_is_encoded_as_the_library_does_it(tokenizer, texts):
     library = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    found = tokenizer.encode(tf.constant(texts)).to_list()
+    found = encode(tokenizer, texts)
     for ids, text in zip(found, texts, strict=True):
         text = clean(text, tokenizer.rule)
         assert ids == [*library.encode(text), END]
         assert not {PAD, START, UNKNOWN, END} & set(ids[:-1])
 
 
-def test_decoding_stops_at_the_end_and_survives_any_id(tokenizer):
-    word = tokenizer.encode(tf.constant(["um"])).to_list()[0][:-1]
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ANY_STRING | st.binary().map(b">>fra<<".__add__)))
+@example(
+    [">>fra<< Room >>7<<", b">>fra<<\xff\n", b">>\xc3<<\xe2\x82\0a", "\ud800"]
+)
+def test_any_strings_are_encoded_alike_in_python_and_in_graphs(
+    tokenizer, tagged, texts
+):
+    for each in (tokenizer, tagged):
+        ids = encode(each, texts)
+        assert all(0 < i < each.vocab_size for row in ids for i in row)
+        decode(each, ids)
+
+
+def test_a_string_may_begin_with_the_tag_of_a_language(tagged):
+    texts = ["Room", ">>fra<<Room", b">>fra<<Room\xff", ">>xx<<Room"]
+    plain, french, broken, unknown = encode(tagged, texts)
+    assert french == [tagged.tags[">>fra<<"], *plain]
+    assert broken[: len(plain)] == french[:-1]
+    assert unknown == [UNKNOWN, *plain]
+
+
+def test_decoding_stops_at_the_end_and_survives_any_id(tokenizer, tagged):
+    ((*word, _),) = encode(tokenizer, ["um"])
     junk = [START, PAD, UNKNOWN, -5, 10**6]
-    rows = tf.ragged.constant([word + junk + [END, *word], [END], junk])
-    found = tokenizer.decode(tf.cast(rows.to_tensor(), tf.int32))
-    assert found.numpy().tolist() == [b"um", b"", b""]
+    rows = [word + junk + [END, *word], [END], junk]
+    assert decode(tokenizer, rows) == ["um", "", ""]
+    random = np.random.default_rng(1).integers(4, 410, size=(300, 11))
+    assert all(all(decode(each, random)) for each in (tokenizer, tagged))
 
 
-def test_random_ids_decode_to_valid_utf_8(tokenizer):
-    ids = np.random.default_rng(1).integers(4, 400, size=(300, 11))
-    for text in tokenizer.decode(tf.constant(ids, tf.int32)).numpy():
-        text.decode("utf-8")
+def test_text_and_ids_are_of_several_strings(tokenizer):
+    (ids,) = tokenizer.encode(iter(["Room 7"]))
+    assert tokenizer.decode(iter([ids])) == ["Room 7"]
+    for text in ("Room", b"Room", [["Room"]], [7]):
+        with pytest.raises(ValueError, match=r"Give `\[text\]`"):
+            tokenizer.encode(text)
+    for row in (ids, np.array(ids, "uint16")):
+        with pytest.raises(ValueError, match=r"Give `\[ids\]`"):
+            tokenizer.decode(row)
 
 
-def test_setting_a_seed_does_not_destroy_the_tokenizer(tokenizer):
+def test_setting_a_seed_does_not_destroy_the_graph_tokenizer(tokenizer):
     """`tf.random.set_seed` frees what eager operations own."""
-    encode = tf.function(tokenizer.encode)
+    eager = GraphTokenizer(tokenizer).encode
+    traced = tf.function(eager)
     text = tf.constant(["fünf Uhr"])
-    before = encode(text).to_list(), tokenizer.encode(text).to_list()
+    before = traced(text).to_list(), eager(text).to_list()
     tf.random.set_seed(1)
-    assert (encode(text).to_list(), tokenizer.encode(text).to_list()) == before
+    assert (traced(text).to_list(), eager(text).to_list()) == before
 
 
 def test_training_is_deterministic():
@@ -120,7 +173,7 @@ def test_long_lines_teach_the_vocabulary():
     """SentencePiece leaves out lines of over 4,192 bytes, unless it is told."""
     long = " ".join(["QUERY"] * 900)
     tokenizer = train_tokenizer([long, "some words"] * 3, 275)
-    ids = tokenizer.encode(["QUERY"]).to_tensor().numpy()[0]
+    (ids,) = tokenizer.encode(["QUERY"])
     assert not any(p.startswith("<0x") for p in tokenizer.pieces(ids))
 
 
@@ -150,15 +203,11 @@ def test_encoding_at_most_n_pieces_equals_cutting_all_pieces_at_n():
     tokenizer = train_tokenizer(["one two three, four."] * 9, 290)
     word = "three "
     texts = ["", "one two", word * 7, word * 400, " " * 9000 + word * 400]
-    texts += [
-        "x" * 50_000,
-        "ü" * 50_000,
-        " " * 50_000,
-        "one" + " " * 9000 + "two",
-    ]
+    texts += [character * 50_000 for character in "xü "]
+    texts.append("one" + " " * 9000 + "two")
+    graph, whole = GraphTokenizer(tokenizer), encode(tokenizer, texts)
     for most in (1, 7, 13):
-        found, longer = tokenizer.encode_at_most(tf.constant(texts), most)
-        whole = tokenizer.encode(tf.constant(texts)).to_list()
+        found, longer = graph.encode_at_most(tf.constant(texts), most)
         assert longer.numpy().tolist() == [len(ids) - 1 > most for ids in whole]
         assert found.to_list() == [[*ids[:-1][:most], ids[-1]] for ids in whole]
 

@@ -12,7 +12,11 @@ from replicas import some_pairs
 from keras_transformer import TransformerConfig
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.schedule import TransformerSchedule
-from keras_transformer.training.loop import Loop, TrainingInterrupted
+from keras_transformer.training.loop import (
+    Loop,
+    TrainingInterrupted,
+    make_trainer,
+)
 from keras_transformer.training.models import make_model
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.resume import Best, ResumePoint
@@ -23,8 +27,7 @@ CONFIG = TransformerConfig(31, num_layers=1, d_model=22, num_heads=2, d_ff=17)
 def loop(**recipe):
     recipe = {"dtype_policy": "float32", **recipe}
     recipe = Recipe(warmup_steps=20, validate_every=2, **recipe)
-    strategy = tf.distribute.get_strategy()
-    return Loop(make_model(CONFIG, recipe), recipe, strategy)
+    return Loop(make_model(CONFIG, recipe), recipe, make_trainer())
 
 
 @pytest.fixture(scope="module")

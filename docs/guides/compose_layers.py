@@ -93,13 +93,14 @@ for imports in ("import keras, keras_transformer", "import keras"):
 folder.cleanup()
 
 # %% [markdown]
-# On TensorFlow, word pieces turn text into ids, too:
+# Word pieces turn text into ids, too:
 #
 # ```
 # from keras_transformer.data import train_tokenizer
 #
 # tokenizer = train_tokenizer(open("train.en"), 8000)
-# ids = tokenizer.encode(["A sentence.", "Yes."]).to_tensor()  # padded with 0
+# ids = tokenizer.encode(["A sentence.", "Yes."])  # a list for each string
+# ids = keras.utils.pad_sequences(ids, padding="post")  # an array
 # ```
 #
 # ## Masks

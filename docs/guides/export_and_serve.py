@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
-from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.export import SavedTranslator, saved_model
 from keras_transformer.inference import (
     SearchSettings,

@@ -30,7 +30,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.training import Recipe, start_run, train
 
 # %% [markdown]

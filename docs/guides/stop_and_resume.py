@@ -32,7 +32,7 @@ import tempfile
 import keras
 import numpy as np
 
-from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.training import (
     Recipe,
     TrainingInterrupted,

@@ -37,7 +37,7 @@ import numpy as np
 
 from keras_transformer import TransformerSchedule
 from keras_transformer.data import load_pairs
-from keras_transformer.data.builtin.dataset import pairs_of_split
+from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.inference import Translator, translate_lines
 from keras_transformer.training import (
     Recipe,

@@ -144,7 +144,6 @@ def _add_prepare(line):
         "prepare",
         "Clean and encode corpora of any size, once, for training.",
         commands.prepare,
-        needs_keras=True,
     )
     sub.add_argument(
         "corpora",
@@ -174,7 +173,6 @@ def _add_average(line):
         "average",
         "Choose weights: the newest, the best, or an average.",
         commands.average,
-        needs_keras=True,
     )
     _add_run(sub)
     sub.add_argument(

@@ -37,17 +37,14 @@ STREAM_OPTIONS = {"beam_size", "alpha", "batch_size", "document", "language"}
 def train(given: dict[str, Any]) -> None:
     """Trains a new or a resumed run."""
     from keras_transformer.cli.run_options import run_of
-    from keras_transformer.training import distribution, train_run
+    from keras_transformer.training import loop, train_run
 
     if "deterministic" in given:
-        import tensorflow as tf
-
-        tf.config.experimental.enable_op_determinism()
-    strategy = distribution.default_strategy()
-    worker, _ = distribution.worker_of(strategy)
-    run = run_of(given, worker)
-    train_run.train(run, given.get("steps"), strategy)
-    if worker == 0:
+        hardware.make_deterministic()
+    trainer = loop.make_trainer()
+    run = run_of(given, trainer.worker)
+    train_run.train(run, given.get("steps"), trainer)
+    if trainer.worker == 0:
         print(
             f"Trained {run.folder}. Next: keras-transformer export "
             f"{shlex.quote(str(run.folder))} saved_models/NAME/1"

@@ -125,6 +125,8 @@ def _line(error):
 def _missing(error, name, command):
     """Returns what to do about a package that cannot be imported."""
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if backend == "jax" and error.name == backend:
+        return f"{error}. Training on JAX needs it: pip install '.[jax]'."
     if backend != "tensorflow" and error.name in (None, backend):
         return OTHER_BACKEND.format(backend)
     extra_of = EXTRAS | integrated("EXTRAS")

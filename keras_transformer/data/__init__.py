@@ -1,6 +1,6 @@
 """Data, section 5.1: turns text into batches.
 
-Needs TensorFlow and tensorflow-text.
+Needs SentencePiece and NumPy; corpora of TensorFlow Datasets need that, too.
 
 Shapes: B batch, T target length, S source length.
 """

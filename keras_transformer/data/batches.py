@@ -10,11 +10,13 @@ Shapes: R replicas, A parts, B rows of a part, T target length, S source length.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Protocol
+import itertools
+import queue
+import threading
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import PAD, START
@@ -22,6 +24,10 @@ from keras_transformer.ids import PAD, START
 # Pairs are sorted by length inside pools of about this many batches, so that a
 # batch has little padding and still changes from epoch to epoch.
 POOL = 100
+ROUNDS = 6  # of the network that shuffles
+
+Batch = dict[str, np.ndarray]
+Item = TypeVar("Item")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,8 +46,8 @@ class Rows:
     def of(cls, rows: Sequence[Sequence[int]]) -> "Rows":
         """Returns the rows of a list of lists."""
         lengths = np.array([len(row) for row in rows], np.int64)
-        values = np.array([i for row in rows for i in row], np.int32)
-        return cls(values, lengths)
+        values = itertools.chain.from_iterable(rows)
+        return cls(np.fromiter(values, np.int32, lengths.sum()), lengths)
 
     def __len__(self):
         return len(self.lengths)
@@ -50,6 +56,17 @@ class Rows:
         """Returns the rows with these numbers, in this order."""
         starts = np.cumsum(self.lengths) - self.lengths
         return take_slices(self.values, starts[rows], self.lengths[rows])
+
+    def padded(self, length: int = 0) -> np.ndarray:
+        """Returns the rows as int32 `(N, L)`, padded with 0.
+
+        Args:
+            length: L, unless a row is longer.
+        """
+        length = max(length, self.lengths.max(initial=0))
+        padded = np.full((len(self), length), PAD, np.int32)
+        padded[np.arange(length) < self.lengths[:, None]] = self.values
+        return padded
 
     def tolist(self) -> list[list[int]]:
         """Returns the rows as lists."""
@@ -119,13 +136,9 @@ def encode_pairs(
 ) -> EncodedPairs:
     """Encodes sentences and their translations, end tokens included."""
     return EncodedPairs(
-        _encode(source, source_tokenizer), _encode(target, target_tokenizer)
+        Rows.of(source_tokenizer.encode(source)),
+        Rows.of(target_tokenizer.encode(target)),
     )
-
-
-def _encode(sentences, tokenizer):
-    ids = tokenizer.encode(tf.constant(sentences, tf.string))
-    return Rows(ids.values.numpy(), ids.row_lengths().numpy())
 
 
 class TrainingPairs(Protocol):
@@ -173,10 +186,9 @@ def training_batches(
     seed: int,
     sharding: Sharding = Sharding(),
     first_batch: int = 0,
-) -> tf.data.Dataset:
-    """Returns an endless data set of shuffled batches.
-
-    Python reads a pool of batches at a time; TensorFlow makes the batches.
+    few_shapes: bool = False,
+) -> Iterator[Batch]:
+    """Yields shuffled batches without end.
 
     Args:
         pairs: the pairs of an epoch.
@@ -185,105 +197,75 @@ def training_batches(
         seed: seed of the order, which differs in each epoch.
         sharding: how each batch is divided. Defaults to no division.
         first_batch: number of batches to skip, for resuming. Defaults to 0.
+        few_shapes: whether batches are padded to a few shapes, see
+            `make_batch`. Defaults to False.
 
-    Returns:
-        A data set of this worker's share of the batches, an element for each
-        replica, see `make_batch`.
+    Yields:
+        This worker's share of each batch, see `make_batch`.
     """
     plan = make_plan(pairs, tokens, seed)
-    pool, batch = plan.position(first_batch)
-
-    def read(number):
-        found, sizes = plan.read(pairs, int(number))
-        return *_arrays(found), sizes
-
-    pools = (
-        tf.data.Dataset.range(pool, tf.int64.max)
-        .map(
-            lambda number: tf.numpy_function(
-                read, [number], [tf.int32, tf.int64] * 2 + [tf.int64]
-            )
-        )
-        .prefetch(1)
-    )
-    return _dataset(pools.flat_map(_batches).skip(batch), sharding)
+    first, skipped = plan.position(first_batch)
+    for pool in itertools.count(first):
+        for batch in cut(*plan.read(pairs, pool), skipped):
+            yield make_batch(batch, sharding, few_shapes)
+        skipped = 0
 
 
 def evaluation_batches(
-    encoded: EncodedPairs, tokens: int, sharding: Sharding = Sharding()
-) -> tf.data.Dataset:
-    """Returns a data set with every pair once, the longest pairs first.
+    encoded: EncodedPairs,
+    tokens: int,
+    sharding: Sharding = Sharding(),
+    few_shapes: bool = False,
+) -> list[Batch]:
+    """Returns batches with every pair once, the longest pairs first.
 
-    Its elements are like those of `training_batches`.
+    They are like those of `training_batches`.
     """
     order, sizes = cut_batches(encoded.lengths, _batch_count(encoded, tokens))
-    arrays = *_arrays(encoded.take(order[::-1])), sizes[::-1]
-    return _dataset(_batches(*map(tf.constant, arrays)), sharding)
+    return [
+        make_batch(batch, sharding, few_shapes)
+        for batch in cut(encoded.take(order[::-1]), sizes[::-1])
+    ]
 
 
 def _batch_count(pairs, tokens):
     return min(len(pairs), max(1, round(pairs.target_tokens / tokens)))
 
 
-def _arrays(pairs):
-    """Returns values and lengths of both sides."""
-    for side in (pairs.source, pairs.target):
-        yield from (side.values.astype(np.int32), side.lengths)
+def cut(
+    pairs: EncodedPairs, sizes: np.ndarray, skipped: int = 0
+) -> Iterator[EncodedPairs]:
+    """Yields consecutive pairs: as many each time as `sizes` says.
 
-
-def _batches(source, source_lengths, target, target_lengths, sizes):
-    """Divides pairs into batches of consecutive rows."""
-    sides = [
-        tf.RaggedTensor.from_row_lengths(
-            tf.ensure_shape(values, [None]),
-            tf.ensure_shape(lengths, [None]),
-            validate=False,
-        )
-        for values, lengths in (
-            (source, source_lengths),
-            (target, target_lengths),
-        )
-    ]
-    ends = tf.cumsum(tf.ensure_shape(sizes, [None]))
-    return tf.data.Dataset.from_tensor_slices((ends - sizes, ends)).map(
-        lambda start, end: tuple(side[start:end] for side in sides)
-    )
-
-
-def _dataset(batches, sharding):
-    """Makes batches of ragged rows, divides and prefetches them."""
-    dataset = (
-        batches.map(
-            lambda source, target: make_batch(source, target, sharding),
-            num_parallel_calls=2,
-            deterministic=True,
-        )
-        .unbatch()
-        .prefetch(8 * sharding.replicas)
-    )
-    options = tf.data.Options()
-    # An autotuned iterator can take a minute to be destroyed: its destructor
-    # waits for the tuning thread to wake up.
-    options.autotune.enabled = False
-    return dataset.with_options(options)
+    Args:
+        pairs: all pairs.
+        sizes: number of pairs of each batch.
+        skipped: number of batches to leave out. Defaults to 0.
+    """
+    ends = np.cumsum(sizes)
+    for start, end in list(zip(ends - sizes, ends, strict=True))[skipped:]:
+        yield pairs.take(np.arange(start, end))
 
 
 def make_batch(
-    source: tf.RaggedTensor,
-    target: tf.RaggedTensor,
+    pairs: EncodedPairs,
     sharding: Sharding = Sharding(),
-) -> dict[str, tf.Tensor]:
+    few_shapes: bool = False,
+) -> Batch:
     """Returns this worker's share of a batch, divided into parts.
 
     Consecutive rows go to different parts, so that all parts have about as many
     tokens. Empty rows, which have no loss, make the parts equally large.
 
     Args:
-        source, target: ragged ids `(None, None)` with end tokens.
+        pairs: the pairs of the batch, with end tokens.
         sharding: how the batch is divided. Defaults to no division.
+        few_shapes: whether rows and lengths are rounded up, so that a program
+            that is compiled for each shape is compiled for few. Source and
+            target then have the same length. Defaults to False.
 
     Returns:
-        A dictionary with an entry of each tensor for each of R replicas and A
+        A dictionary with an entry of each array for each of R replicas and A
         parts. `source` `(R, A, B, S)`, `target` and `labels` `(R, A, B, T)`
         are int32 ids padded with 0: `labels` is the target, and `target` the
         same shifted right, behind the start token. `weights` `(R, A, B, T)` is
@@ -291,36 +273,83 @@ def make_batch(
         padding. So the *sum* of weighted losses over any number of parts is
         the mean over the batch's real tokens.
     """
-    starts = tf.fill([target.nrows(), 1], START)
-    shifted = tf.concat([starts, target[:, :-1]], axis=1)
-    labels = target.to_tensor(PAD)
-    real = tf.cast(tf.not_equal(labels, PAD), tf.float32)
+    rows, length = -(-len(pairs) // (sharding.devices * sharding.parts)), 0
+    if few_shapes:
+        rows = rounded_up(rows)
+        length = rounded_up(int(pairs.lengths.max(initial=1)), least=4)
+    labels = pairs.target.padded(length)
+    real = labels != PAD
+    target = np.roll(labels, 1, axis=1)
+    target[:, :1] = START
     batch = {
-        "source": source.to_tensor(PAD),
-        "target": shifted.to_tensor(PAD),
+        "source": pairs.source.padded(length),
+        "target": np.where(real, target, PAD).astype(np.int32),
         "labels": labels,
-        "weights": tf.math.divide_no_nan(real, tf.reduce_sum(real)),
+        "weights": (real / max(real.sum(), 1)).astype(np.float32),
     }
-    return {
-        name: _dealt_to_replicas(rows, sharding) for name, rows in batch.items()
-    }
+    return {name: _dealt(x, rows, sharding) for name, x in batch.items()}
 
 
-def _dealt_to_replicas(rows, sharding):
-    """Divides `(rows, length)` into this worker's `(R, A, B, length)`."""
-    replicas = sharding.devices
-    parts = replicas * sharding.parts  # in all workers
-    missing = -tf.shape(rows)[0] % parts
-    rows = tf.pad(rows, [[0, missing], [0, 0]])
-    length = tf.shape(rows)[1]
+def rounded_up(number: int, least: int = 1) -> int:
+    """Returns the next number of a few: eight between a power of two and the
+    next one, all of them multiples of `least`."""
+    step = max(least, 1 << max((number - 1).bit_length() - 4, 0))
+    return -(-number // step) * step
+
+
+def _dealt(batch, rows, sharding):
+    """Divides `(N, length)` into this worker's `(R, A, rows, length)`."""
+    replicas, parts = sharding.devices, sharding.parts
+    missing = rows * replicas * parts - len(batch)
+    batch = np.pad(batch, [(0, missing), (0, 0)])
     # Row i goes to part i mod parts.
-    rows = tf.reshape(rows, (-1, replicas, sharding.parts, length))
-    rows = tf.transpose(rows, (1, 2, 0, 3))
+    batch = batch.reshape(rows, replicas, parts, -1).transpose(1, 2, 0, 3)
     first = sharding.worker * sharding.replicas
-    rows = rows[first : first + sharding.replicas]
-    return tf.ensure_shape(
-        rows, (sharding.replicas, sharding.parts, None, None)
-    )
+    return batch[first : first + sharding.replicas]
+
+
+def prefetched(
+    items: Iterable[Item], count: int = 4
+) -> Generator[Item, None, None]:
+    """Yields items that a thread makes in advance; close it to end the thread.
+
+    Args:
+        items: what to yield. An error in it is raised here.
+        count: how many are made in advance. Defaults to 4.
+    """
+    made: queue.Queue = queue.Queue(count)
+    is_over = threading.Event()
+
+    def put(*entry):
+        while not is_over.is_set():
+            try:
+                return made.put(entry, timeout=0.1)
+            except queue.Full:
+                pass
+
+    def work():
+        try:
+            for item in items:
+                put(item, None)
+                if is_over.is_set():
+                    return
+            put(None, StopIteration())
+        except BaseException as error:  # raised where it is seen
+            put(None, error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = made.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield item
+    finally:
+        is_over.set()
+        thread.join()  # a thread inside a library would abort the process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,16 +402,52 @@ class Plan:
         rows = np.arange(
             *(self.pairs * b // self.batches for b in (first, end))
         )
-        shuffled = tf.random.experimental.index_shuffle(
-            rows, (self.seed, epoch), self.pairs - 1
-        )
-        found = pairs.read(shuffled.numpy(), epoch)
+        rows = shuffled(rows, self.pairs, (self.seed, epoch))
+        found = pairs.read(rows, epoch)
         order, sizes = cut_batches(found.lengths, end - first)
         rng = np.random.default_rng((self.seed, epoch, pool))
         chosen = rng.permutation(len(sizes))
         batches = np.split(order, np.cumsum(sizes)[:-1])
         order = np.concatenate([batches[i] for i in chosen])
         return found.take(order), sizes[chosen]
+
+
+def shuffled(
+    numbers: np.ndarray, size: int, seed: tuple[int, ...]
+) -> np.ndarray:
+    """Returns where numbers go in a random order of 0 to `size` − 1.
+
+    No other number is looked at, so that a large order takes no memory. A
+    Feistel network permutes the numbers below a power of four; those that leave
+    the range walk on until they are back.
+
+    Args:
+        numbers: integers `(N,)` below `size`.
+        size: how many numbers the order has.
+        seed: of the order.
+    """
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    keys = np.random.default_rng(seed).integers(
+        2**64, size=ROUNDS, dtype=np.uint64
+    )
+    found = np.asarray(numbers).astype(np.uint64)
+    walking = np.arange(len(found))
+    while len(walking):
+        left, right = found[walking] >> half, found[walking] & mask
+        for key in keys:
+            left, right = right, left ^ (_hash(right + key) & mask)
+        found[walking] = left << half | right
+        walking = walking[found[walking] >= size]
+    return found.astype(np.int64)
+
+
+def _hash(x):
+    """Returns uint64 numbers that are mixed as by SplitMix64 (Steele et al.,
+    2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def make_plan(pairs: TrainingPairs, tokens: int, seed: int) -> Plan:

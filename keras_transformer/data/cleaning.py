@@ -146,6 +146,15 @@ def is_blank(text: str) -> bool:
     return _BLANK.fullmatch(text) is not None
 
 
+def without_invisible(text: str) -> str:
+    """Removes the invisible characters of a text.
+
+    The table in a vocabulary does this, too, except for U+0000, selectors that
+    follow no emoji, and what stands between a letter and its accent.
+    """
+    return _INVISIBLE.sub(r"\1", text)
+
+
 def clean(text: str, rule: str) -> str:
     """Returns a text as a vocabulary with this rule sees it.
 
@@ -161,7 +170,7 @@ def clean(text: str, rule: str) -> str:
     is_clean = unicodedata.is_normalized(FORMS[rule], text)
     if is_clean and not _CHANGED[rule].search(text):
         return text
-    return normalizer_of(rule).normalize(_INVISIBLE.sub(r"\1", text))
+    return normalizer_of(rule).normalize(without_invisible(text))
 
 
 def clean_all(texts: Iterable[str], rule: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ Two files of any names are the corpus `files:SOURCE:TARGET`, to train on.
 """
 
 import dataclasses
+import importlib.util
 import itertools
 import os
 import pathlib
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keras_transformer.data import table_files, text_files
+from keras_transformer.data.builtin.phrases import phrases
 from keras_transformer.data.cleaning import is_blank
 from keras_transformer.data.options import CorpusSettings
 from keras_transformer.data.text_files import MissingSplitError, PairStream
@@ -138,6 +140,10 @@ def open_corpus(
         return table_files.row_pairs(corpus, source, target)
     if corpus.startswith(FILES):
         return _pair_of_files(corpus, split)
+    if corpus == "builtin" and not importlib.util.find_spec(
+        "tensorflow_datasets"
+    ):
+        return phrases(split, source, target)
     if not is_path(corpus):
         from keras_transformer.data.tfds_corpus import tfds_pairs
 

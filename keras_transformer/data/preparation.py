@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sentencepiece
-import tensorflow_text
 
 import keras_transformer
 from keras_transformer.atomic_files import (
@@ -479,7 +478,6 @@ def _versions():
     return {
         "keras_transformer": keras_transformer.__version__,
         "sentencepiece": sentencepiece.__version__,
-        "tensorflow_text": tensorflow_text.__version__,
     }
 
 

@@ -19,10 +19,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_transformer import hardware
-from keras_transformer.data.batches import EncodedPairs, Rows, take_slices
+from keras_transformer.data.batches import (
+    EncodedPairs,
+    Rows,
+    shuffled,
+    take_slices,
+)
 from keras_transformer.data.corpus import is_path
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.validation import shown
@@ -196,10 +200,8 @@ class _Corpus:
         """
         copies, rows = np.divmod(rows, self._pairs)
         partial = copies == len(self) // self._pairs
-        shuffled = tf.random.experimental.index_shuffle(
-            rows, (epoch, self._pairs), self._pairs - 1
-        )
-        return np.where(partial, shuffled.numpy(), rows)
+        chosen = shuffled(rows, self._pairs, (epoch, self._pairs))
+        return np.where(partial, chosen, rows)
 
 
 _NO_SHARD = "{!r} and {!r} are no shard. Prepare the corpus again."

@@ -1,21 +1,17 @@
-"""Word pieces: text to ids and back by SentencePiece, in TensorFlow graphs."""
+"""Word pieces: text to ids and back by SentencePiece, on any backend."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import sentencepiece
-import tensorflow as tf
-import tensorflow_text as tf_text
 
 from keras_transformer.data import sentencepiece_file
 from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.data.cleaning import (
-    RE2_BLANK,
-    RE2_INVISIBLE,
-    RE2_SPACES,
     RULES,
     clean_all,
+    without_invisible,
 )
 from keras_transformer.data.sentencepiece_file import (
     TAG,
@@ -24,26 +20,25 @@ from keras_transformer.data.sentencepiece_file import (
     with_rule,
 )
 from keras_transformer.ids import END, PAD, START, UNKNOWN
-from keras_transformer.validation import checked_integer
+from keras_transformer.validation import checked_integer, shown
 
-# Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
-# shorter than by this factor may be cut before it fills the model.
-SHRINKING = 4
+UTF_8 = "utf-8", "replace"
+ANY_BYTES = "utf-8", "surrogateescape"
 SPECIAL = {"pad": PAD, "unk": UNKNOWN, "bos": START, "eos": END}
 
 
 class Tokenizer:
     """Converts strings to ids and back with a SentencePiece model.
 
-    It runs in TensorFlow graphs, by tensorflow-text.
+    `inference.GraphTokenizer` does the same in TensorFlow graphs.
 
     Example:
 
     >>> from pathlib import Path
     >>> tokenizer = Tokenizer(Path("runs/demo/source.model").read_bytes())
     >>> ids = tokenizer.encode(["Good morning."])
-    >>> print(tokenizer.decode(ids.to_tensor()).numpy())
-    [b'Good morning.']
+    >>> tokenizer.decode(ids)
+    ['Good morning.']
 
     Args:
         model: the bytes of a SentencePiece model, in which padding is 0,
@@ -75,7 +70,7 @@ class Tokenizer:
         # A model may know fewer pieces than SentencePiece cuts; the others
         # become the unknown piece.
         self.vocab_size = min(pieces, proto.trainer_spec.vocab_size or pieces)
-        self._has_more_pieces = self.vocab_size < pieces
+        self.has_more_pieces = self.vocab_size < pieces
         # Imported and older vocabularies have none of our rules.
         self.rule = rule_of(proto)
         self._processor = processor
@@ -94,15 +89,14 @@ class Tokenizer:
             and "<0x00>" in self._ids
             and not has_user_defined
         )
-        self._tags = {
+        self.tags = {  # which name target languages
             piece: i
             for piece, i in self._ids.items()
             if processor.is_control(i) and re.fullmatch(TAG, piece)
         }
-        self.has_tags = bool(self._tags)  # tags name target languages
-        self._longest = max(len(piece.encode()) for piece in self._ids)
-        if proto.normalizer_spec.precompiled_charsmap:
-            self._longest *= SHRINKING
+        self.has_tags = bool(self.tags)
+        self.normalizes = bool(proto.normalizer_spec.precompiled_charsmap)
+        self.longest_piece = max(len(piece.encode()) for piece in self._ids)
         self.line_breaks = [
             i for piece, i in self._ids.items() if is_line_break(piece)
         ]
@@ -137,118 +131,67 @@ class Tokenizer:
         unknown = [] if allow_unknown else [UNKNOWN]
         return [PAD, START, *unknown, *self.line_breaks]
 
-    def _operations(self):
-        """Returns the tokenizer of tensorflow-text.
-
-        Each call or graph makes its own: `tf.random.set_seed` destroys the
-        resource of every tokenizer that was made in eager mode.
-        """
-        return tf_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
-
-    def encode(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
+    def encode(self, text: Iterable[str | bytes]) -> list[list[int]]:
         """Encodes strings.
 
         Args:
-            text: strings `(B,)`.
+            text: strings; bytes are taken as UTF-8.
 
         Returns:
-            Ids `(B, None)` with end tokens, a ragged tensor.
+            Ids of each string, with its end token.
 
         Raises:
-            ValueError: if there is a single string, or a table of them.
+            ValueError: if there is a single string, or something else than
+                strings.
         """
-        return self._encode(self._without_invisible(as_strings(text)))
+        lines, tags = [], []
+        for line in checked_strings(text):
+            # A lone surrogate becomes "?". Bytes that are no UTF-8 stay, and
+            # SentencePiece takes each as unknown.
+            line = line if isinstance(line, bytes) else line.encode(*UTF_8)
+            line = line.decode(*ANY_BYTES)
+            if self.rule is not None:
+                line = without_invisible(line)
+            tag, line = self.split_tag(line)
+            lines.append(line.encode(*ANY_BYTES))
+            tags.append([] if tag is None else [tag])
+        rows = self._processor.encode(lines)
+        if self.has_more_pieces:
+            most = self.vocab_size
+            rows = [[i if i < most else UNKNOWN for i in row] for row in rows]
+        return [[*tag, *row, END] for tag, row in zip(tags, rows, strict=True)]
 
-    def _without_invisible(self, text):
-        """Removes what the tokenizer's rule removes.
+    def split_tag(self, line: str) -> tuple[int | None, str]:
+        """Returns the id of a tag such as `>>fra<<` that a string begins with,
+        or `None`, and the string without it."""
+        tag = re.match(TAG, line, re.DOTALL) if self.tags else None
+        if not tag:
+            return None, line
+        return self.tags.get(tag[0], UNKNOWN), line[tag.end() :]
 
-        The table in the model does this, too, except for U+0000, selectors
-        that follow no emoji, and what stands between a letter and its accent.
-        """
-        if self.rule is None:
-            return text
-        return tf.strings.regex_replace(text, RE2_INVISIBLE, r"\1")
-
-    def _encode(self, text):
-        parts = []
-        if self._tags:
-            tags, text = self._split_tags(text)
-            parts.append(tags)
-        ids = self._operations().tokenize(text)
-        if self._has_more_pieces:
-            known = ids.values < self.vocab_size
-            ids = ids.with_values(tf.where(known, ids.values, UNKNOWN))
-        ends = tf.fill([ids.nrows(), 1], END)
-        return tf.concat([*parts, ids, tf.cast(ends, ids.dtype)], axis=1)
-
-    def _split_tags(self, text):
-        """Returns the ids of tags such as `>>fra<<` that strings begin with,
-        and the strings without them."""
-        is_tagged = tf.strings.regex_full_match(text, f"(?s){TAG}.*")
-        tags = tf.strings.regex_replace(text, f"(?s)^({TAG}).*$", r"\1")
-        is_tag = tf.equal(tags[:, None], list(self._tags))  # [B, tags]
-        known = tf.constant(list(self._tags.values()))
-        ids = tf.reduce_max(tf.where(is_tag, known, UNKNOWN), axis=1)
-        ids = tf.ragged.boolean_mask(ids[:, None], is_tagged[:, None])
-        return ids, tf.strings.regex_replace(text, f"(?s)^{TAG}", "")
-
-    def is_blank(self, text: tf.Tensor) -> tf.Tensor:
-        """Returns which strings a reader sees as blank, tags apart."""
-        if self._tags:
-            text = self._split_tags(text)[1]
-        return tf.strings.regex_full_match(text, RE2_BLANK)
-
-    def encode_at_most(
-        self, text: tf.Tensor, most: int | tf.Tensor
-    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Encodes strings and cuts those that are too long.
-
-        Bytes that cannot be in the first `most` pieces are removed before
-        encoding, so that the cost of a string is bounded whatever its size.
-        Runs of spaces count as one space, as they do for SentencePiece, and
-        what the tokenizer's rule removes does not count.
-
-        Args:
-            text: strings `(B,)`.
-            most: maximum number of pieces before the end token.
-
-        Returns:
-            Ids `(B, None)` with end tokens, and bool `(B,)`, True for strings
-            that were cut.
-        """
-        text = self._without_invisible(text)
-        spaces = RE2_SPACES[self.rule] if self.rule else " "
-        text = tf.strings.regex_replace(text, f"{spaces}{{2,}}", " ")
-        start = tf.strings.substr(text, 0, (most + 1) * self._longest + 1)
-        pieces = self._encode(start)
-        longer = (pieces.row_lengths() > most + 1) | tf.not_equal(start, text)
-        ends = tf.fill([pieces.nrows(), 1], END)
-        return tf.concat([pieces[:, :-1][:, :most], ends], axis=1), longer
-
-    def decode(self, ids: tf.Tensor | np.ndarray) -> tf.Tensor:
+    def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Decodes ids.
 
         Ids after the end token, special ids and ids outside the vocabulary are
         ignored.
 
         Args:
-            ids: padded ids `(B, T)`, integers of any dtype.
-
-        Returns:
-            Strings `(B,)` of valid UTF-8.
+            ids: rows of integers, such as an array `(B, T)`.
 
         Raises:
-            ValueError: if ids have another rank.
+            ValueError: if there is a single row.
         """
-        ids = tf.cast(tf.convert_to_tensor(ids), tf.int32)
-        if ids.shape.rank not in (None, 2):
-            raise ValueError(
-                "Ids to decode have shape (batch, length). Received: "
-                f"ids.shape={tuple(ids.shape)}. Give `ids[None]` for one row."
-            )
-        ended = tf.cumsum(tf.cast(tf.equal(ids, END), tf.int32), axis=1)
-        text = (ids > END) & (ids < self.vocab_size) & tf.equal(ended, 0)
-        return self._operations().detokenize(tf.ragged.boolean_mask(ids, text))
+        rows = []
+        for row in ids:
+            if isinstance(row, int | np.integer):
+                raise ValueError(
+                    "Ids to decode are several rows. Received: a single one, "
+                    f"which begins with {row}. Give `[ids]`."
+                )
+            row = [int(i) for i in row]
+            row = row[: row.index(END)] if END in row else row
+            rows.append([i for i in row if END < i < self.vocab_size])
+        return self._processor.decode(rows) if rows else []
 
     def merges(self) -> dict[str, float]:
         """Returns the score of every piece of text.
@@ -344,16 +287,17 @@ def _check_rule(rule):
         )
 
 
-def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:
-    """Returns strings `(B,)` as a tensor, also those of an empty list.
+def checked_strings(text: Iterable[str | bytes]) -> list[str | bytes]:
+    """Returns strings as a list.
 
     Raises:
-        ValueError: if there is a single string, or a table of them.
+        ValueError: if there is a single one, or something else.
     """
-    text = tf.convert_to_tensor(text, tf.string)
-    if text.shape.rank not in (None, 1):
+    is_one = isinstance(text, str | bytes)
+    lines = [] if is_one else list(text)
+    if is_one or not all(isinstance(line, str | bytes) for line in lines):
         raise ValueError(
             "Text is a list of strings. Received: "
-            f"text.shape={tuple(text.shape)}. Give `[text]` for one string."
+            f"text={shown(text)}. Give `[text]` for one string."
         )
-    return tf.ensure_shape(text, [None]) if text.shape.rank is None else text
+    return lines

@@ -7,8 +7,8 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 from keras_transformer import hardware
-from keras_transformer.data.tokenizer import as_strings
 from keras_transformer.export.files import check_export, newest_version
+from keras_transformer.inference.graph_tokenizer import as_strings
 from keras_transformer.inference.lines import encoded, translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import best_of

@@ -3,6 +3,7 @@ from .blockwise import BlockwiseDecoding as BlockwiseDecoding
 from .decoding import Decoding as Decoding
 from .draft_head import DraftHead as DraftHead
 from .evaluation import score as score
+from .graph_tokenizer import GraphTokenizer as GraphTokenizer
 from .lines import translate_lines as translate_lines
 from .search_settings import SearchSettings as SearchSettings
 from .sentences import SplitText as SplitText

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import tensorflow as tf
+import numpy as np
 
 
 def encoded(line: str | bytes) -> bytes:
@@ -12,7 +13,7 @@ def encoded(line: str | bytes) -> bytes:
 
 
 def translate_lines(
-    translate: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    translate: Callable[[Any], dict[str, Any]],
     lines: Sequence[str | bytes],
     batch_size: int = 64,
     progress: Callable[[int], None] | None = None,
@@ -31,8 +32,9 @@ def translate_lines(
     ['GOOD MORNING.', 'YES.']
 
     Args:
-        translate: function of strings `(B,)` that returns a dictionary with
-            `translation` `(B,)`, such as `Translator.translate`.
+        translate: function of strings, an array of bytes `(B,)`, that returns
+            a dictionary with `translation` `(B,)`, such as
+            `Translator.translate`.
         lines: the strings to translate; bytes are taken as UTF-8.
         batch_size: number of lines to translate at a time. Defaults to 64.
         progress: function that is called with the number of lines translated
@@ -62,8 +64,9 @@ def translate_lines(
     batches = [order[i : i + share] for i in range(0, len(order), share)]
 
     def translated(batch):
-        text = tf.constant([lines[i] for i in batch], tf.string)
-        return translate(text)["translation"].numpy()
+        text = np.array([lines[i] for i in batch], object)
+        found = np.asarray(translate(text)["translation"], object)
+        return [x if isinstance(x, str) else x.decode() for x in found]
 
     results = [""] * len(lines)
     done = 0
@@ -74,7 +77,7 @@ def translate_lines(
             batches, map_batches(translated, batches), strict=True
         ):
             for i, line in zip(batch, translations, strict=True):
-                results[i] = line.decode()
+                results[i] = line
             done += len(batch)
             if progress is not None:
                 progress(done)

@@ -7,11 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.data.tokenizer import Tokenizer, as_strings
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import END, PAD
 from keras_transformer.inference.capitals import as_sentence, is_in_capitals
 from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.graph_model import InferenceModel
+from keras_transformer.inference.graph_tokenizer import (
+    GraphTokenizer,
+    as_strings,
+)
 from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
 from keras_transformer.inference.punctuation import (
@@ -80,6 +84,8 @@ class Translator:
         self.model = model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
+        self._source_pieces = GraphTokenizer(source_tokenizer)
+        self._target_pieces = GraphTokenizer(target_tokenizer)
         self.settings = settings or SearchSettings()
         self.decoding = decoding or Decoding()
         self.weights = weights
@@ -168,7 +174,7 @@ class Translator:
 
         count = tf.shape(rows)[0]
         length = tf.shape(ids)[2]
-        hypotheses = self.target_tokenizer.decode(
+        hypotheses = self._target_pieces.decode(
             tf.reshape(ids[:count], [-1, length])
         )
         shape = tf.stack([tf.shape(text)[0], beam_size])
@@ -208,7 +214,7 @@ class Translator:
             tf.size(translation),
             "`text` and `translation` must have the same number of strings.",
         )
-        target, is_target_cut = self.target_tokenizer.encode_at_most(
+        target, is_target_cut = self._target_pieces.encode_at_most(
             translation, self.max_length - 1
         )
         model = self.inference_model()
@@ -341,7 +347,7 @@ class Translator:
             found = tf.gather(tf.constant(names), ids[:count])
             return tf.where(blank[:, None], "", found)
 
-        translation = self.target_tokenizer.decode(target)[:count]
+        translation = self._target_pieces.decode(target)[:count]
         return {
             "translation": tf.where(blank, "", translation),
             "source_pieces": pieces(self.source_tokenizer, source),
@@ -364,11 +370,11 @@ class Translator:
             text = replace_punctuation(text)
         if language := self.settings.normalize_punctuation:
             text = normalize_punctuation(text, language)
-        return self.source_tokenizer.encode_at_most(text, self.max_pieces)
+        return self._source_pieces.encode_at_most(text, self.max_pieces)
 
     def _is_blank(self, text, pieces):
         """Returns which texts have no word piece but the end token."""
-        is_blank = self.source_tokenizer.is_blank(text)
+        is_blank = self._source_pieces.is_blank(text)
         return is_blank | (pieces.row_lengths() <= 1)
 
     def _at_most_positions(self, length):

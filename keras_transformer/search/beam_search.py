@@ -50,6 +50,7 @@ def beam_search(
     select_rows: Callable[[Cache, KerasTensor], Cache] | None = None,
     length_penalty: str = "gnmt",
     early_stopping: str = "never",
+    longest: int | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds probable sequences by beam search: section 6.1.
 
@@ -107,6 +108,10 @@ def beam_search(
             worst of K finished hypotheses, as in transformers with
             `early_stopping=False`; "filled" as soon as K hypotheses are
             finished.
+        longest: the number of steps that the search may take, if larger than
+            `max_lengths`. Inside `jax.jit`, which needs to know how long the
+            results are, it must be given unless `max_lengths` are numbers of
+            Python or NumPy. Defaults to the largest of `max_lengths`.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and
@@ -137,7 +142,7 @@ def beam_search(
                 f"`{name}` must be one of {', '.join(known)}. "
                 f"Received: {name}={value!r}"
             )
-    constraints = Constraints(max_lengths, min_lengths, prefix, end_id)
+    constraints = Constraints(max_lengths, min_lengths, prefix, end_id, longest)
     search = _Search(
         step_fn,
         reorder_cache or _take_beams,
@@ -149,7 +154,14 @@ def beam_search(
     )
     if isinstance(beam_size, int) and beam_size == 1:
         sequences, scores = greedy_search(
-            step_fn, cache, max_lengths, start_id, end_id, min_lengths, prefix
+            step_fn,
+            cache,
+            max_lengths,
+            start_id,
+            end_id,
+            min_lengths,
+            prefix,
+            longest,
         )
         # Every row has an end token, at its limit at the latest.
         lengths = ops.argmax(ops.equal(sequences, end_id), axis=-1) + 1

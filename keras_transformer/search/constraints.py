@@ -23,6 +23,7 @@ class Constraints:
         prefix: integers `(B, P)` or `(1, P)`, the tokens that each row begins
             with, -1 where any token is allowed, or `None`.
         end_id: the end token.
+        longest: the largest maximum length, if it is known beforehand.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Constraints:
         min_lengths: KerasTensor | None,
         prefix: KerasTensor | None,
         end_id: int,
+        longest: int | None = None,
     ):
         self.max_lengths = as_integers("max_lengths", max_lengths, ["batch"])
         rows = ops.shape(self.max_lengths)
@@ -40,7 +42,7 @@ class Constraints:
             self.min_lengths = ops.broadcast_to(min_lengths, rows)
         self.prefix = None
         self.end_id = end_id
-        self.longest = longest_length(max_lengths)
+        self.longest = longest or longest_length(max_lengths)
         if prefix is not None:
             prefix = as_integers("prefix", prefix, ["batch", "length"])
             # One more free column, so that the prefix is never empty.

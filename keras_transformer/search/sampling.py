@@ -42,6 +42,7 @@ def greedy_search(
     end_id: int = END,
     min_lengths: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
+    longest: int | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds sequences by taking the most probable token at each step.
 
@@ -68,6 +69,10 @@ def greedy_search(
             end token included, or `None`. A smaller maximum takes precedence.
         prefix: integers `(B, P)`, the tokens that each row begins with, -1
             where any token is allowed, or `None`.
+        longest: the number of steps that the search may take, if larger than
+            `max_lengths`. Inside `jax.jit`, which needs to know how long the
+            results are, it must be given unless `max_lengths` are numbers of
+            Python or NumPy. Defaults to the largest of `max_lengths`.
 
     Returns:
         ids `(B, L)`, padded with 0 after the end token, and float32 scores
@@ -80,7 +85,7 @@ def greedy_search(
         )
         return gained[:, 0], tokens[:, 0]
 
-    constraints = Constraints(max_lengths, min_lengths, prefix, end_id)
+    constraints = Constraints(max_lengths, min_lengths, prefix, end_id, longest)
     return _one_by_one(step_fn, cache, constraints, choose, start_id)
 
 

@@ -3,20 +3,18 @@
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Adam(keras.optimizers.Adam):
-    """Optimises like `keras.optimizers.Adam`, on TensorFlow.
+    """Optimises like `keras.optimizers.Adam`, which it is on JAX.
 
-    There are three differences. TensorFlow's fused kernel updates a variable,
-    instead of a dozen operations. `global_clipnorm` clips the *sum* of all
-    replicas' gradients; Keras clips the gradients of each replica before they
-    are added. And an id that occurs n times in a batch takes one step in the
-    direction of its summed gradients; on TensorFlow, Keras' Adam squares them
-    one by one, which makes the steps of untied embeddings up to √n times as
-    long.
+    There are three differences on TensorFlow. TensorFlow's fused kernel updates
+    a variable, instead of a dozen operations. `global_clipnorm` clips the *sum*
+    of all replicas' gradients; Keras clips the gradients of each replica before
+    they are added. And an id that occurs n times in a batch takes one step in
+    the direction of its summed gradients; there, Keras' Adam squares them one
+    by one, which makes the steps of untied embeddings up to √n times as long.
 
     Raises:
         ValueError: for `amsgrad`, which the kernel does not support.
@@ -24,6 +22,7 @@ class Adam(keras.optimizers.Adam):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._is_fused = keras.backend.backend() == "tensorflow"
         if self.amsgrad:
             raise ValueError(
                 "This Adam does not support AMSGrad. Received: "
@@ -31,6 +30,8 @@ class Adam(keras.optimizers.Adam):
             )
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
+        import tensorflow as tf
+
         grads, variables = zip(
             *super()._all_reduce_sum_gradients(grads_and_vars), strict=True
         )
@@ -39,16 +40,18 @@ class Adam(keras.optimizers.Adam):
         return list(zip(grads, variables, strict=True))
 
     def _clip_gradients(self, grads):
-        if self.global_clipnorm:
+        if self.global_clipnorm and self._is_fused:
             return grads  # clipped after the sum over replicas, see above
         return super()._clip_gradients(grads)
 
     def update_step(
-        self,
-        gradient: tf.Tensor,
-        variable: keras.Variable,
-        learning_rate: tf.Tensor,
+        self, gradient: Any, variable: keras.Variable, learning_rate: Any
     ) -> None:
+        if not self._is_fused:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        import tensorflow as tf
+
         index = self._get_variable_index(variable)
         step = tf.cast(self.iterations + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(

@@ -9,14 +9,12 @@ import warnings
 from collections.abc import Callable
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.data.corpus import SentencePairs
 from keras_transformer.inference import evaluation
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
-from keras_transformer.inference.translator import Translator
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
 from keras_transformer.training.loop import Loop
@@ -96,10 +94,19 @@ class TranslationQuality(keras.callbacks.Callback):
 def make_translate(
     run: Run, model: Transformer, settings: SearchSettings
 ) -> Callable:
-    """Returns the function of a run's model from text to text."""
-    return Translator(
-        model, run.source_tokenizer, run.target_tokenizer, settings
-    ).compiled()
+    """Returns the function of a run's model from text to text.
+
+    On TensorFlow it is the one that is exported; on JAX, the layers themselves
+    translate.
+    """
+    arguments = model, run.source_tokenizer, run.target_tokenizer, settings
+    if keras.backend.backend() == "tensorflow":
+        from keras_transformer.inference.translator import Translator
+
+        return Translator(*arguments).compiled()
+    from keras_transformer.inference.layer_translator import LayerTranslator
+
+    return LayerTranslator(*arguments)
 
 
 def make_scorer(
@@ -157,24 +164,37 @@ class Log(keras.callbacks.Callback):
         self.lines = [
             line for line in read_log(run.folder) if line["step"] <= validated
         ]
-        self.writer = tf.summary.create_file_writer(
+        # Here, so that reading a log needs no TensorBoard.
+        from tensorboard.summary.writer import event_file_writer
+
+        self.writer = event_file_writer.EventFileWriter(
             os.path.join(run.folder, "logs")
         )
 
     def on_epoch_end(self, epoch: int, logs: dict):
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
         step = steps_of(self.model)
         self.lines.append({"step": step, **logs})
         write_records(self.path, self.lines)
-        with self.writer.as_default(step):
-            for name, value in logs.items():
-                tf.summary.scalar(name, value)
-            rows = [
-                " | ".join(text.replace("|", "\\|") for text in row)
-                for row in self.quality.samples
-            ]
-            table = ["source | translation | reference", "---|---|---", *rows]
-            tf.summary.text("translations", "\n".join(table))
+        rows = [
+            " | ".join(text.replace("|", "\\|") for text in row)
+            for row in self.quality.samples
+        ]
+        table = ["source | translation | reference", "---|---|---", *rows]
+        for summary in (
+            *(scalar_pb(name, value) for name, value in logs.items()),
+            text_pb("translations", "\n".join(table)),
+        ):
+            self.writer.add_event(
+                Event(wall_time=time.time(), step=step, summary=summary)
+            )
         self.writer.flush()
+
+    def on_train_end(self, logs: dict | None = None):
+        self.writer.close()
 
 
 def read_log(folder: str | os.PathLike) -> list[dict]:

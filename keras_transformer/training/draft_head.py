@@ -7,7 +7,9 @@ Shapes: B batch, T target length, N draft tokens, R real draft tokens of a
 batch, D d_model.
 """
 
+import contextlib
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
@@ -18,6 +20,7 @@ from keras_transformer.data.batches import (
     EncodedPairs,
     Rows,
     cut_batches,
+    prefetched,
     training_batches,
 )
 from keras_transformer.ids import PAD
@@ -25,15 +28,15 @@ from keras_transformer.inference.draft_head import DraftHead
 from keras_transformer.inference.translator import Translator
 from keras_transformer.model import Transformer
 from keras_transformer.training import checkpoints
-from keras_transformer.training.chunked_loss import projection_loss
 from keras_transformer.training.models import digest, load_model
 from keras_transformer.training.progress import verbosity
+from keras_transformer.training.projection_loss import token_losses, with_bias
 from keras_transformer.training.run import Run
 from keras_transformer.training.run_data import (
     load_training_pairs,
     without_bpe_dropout,
 )
-from keras_transformer.training.step import with_bias
+from keras_transformer.training.tensorflow_trainer import signature_of_batch
 from keras_transformer.validation import checked_integer
 
 PAIRS = 30_000  # of a larger corpus, this many random pairs are translated
@@ -162,17 +165,18 @@ def _train(layer, model, pairs, recipe, steps):
     """Trains a layer on what a model computes."""
     embedding = model.target_embedding
     table = tf.convert_to_tensor(embedding.projection)
+    bias = None
+    if embedding.use_logits_bias:
+        bias = tf.convert_to_tensor(embedding.logits_bias)
     read = _reader(model, layer.dtype_policy)
     rate = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, steps)
     optimizer = keras.optimizers.Adam(rate)
     optimizer.build(layer.trainable_variables)
-    batches = iter(
-        training_batches(pairs, _tokens_per_batch(recipe), recipe.seed)
-    )
+    batches = training_batches(pairs, _tokens_per_batch(recipe), recipe.seed)
 
-    @tf.function(autograph=False)
-    def step():
-        batch = {name: part[0] for name, part in next(batches).items()}
+    @tf.function(input_signature=[signature_of_batch()], autograph=False)
+    def step(batch):
+        batch = {name: parts[0] for name, parts in batch.items()}
         memory, features, next_tokens = read(batch)
         later = _later(batch["labels"], layer.draft_tokens)
         real = tf.where(tf.not_equal(later, PAD))[:, 0]  # [R]
@@ -186,21 +190,24 @@ def _train(layer, model, pairs, recipe, steps):
                 training=True,
             )
             x = tf.gather(tf.reshape(x, [-1, x.shape[-1]]), real)
-            x, rows = with_bias(embedding, x, table)
-            loss, *_ = projection_loss(
-                x,
-                rows,
-                tf.gather(later, real),
-                tf.fill(tf.shape(real), 1 / count),
-                train_table=False,
-            )
+        found = token_losses(
+            *with_bias(x, table, bias),
+            tf.gather(later, real),
+            tf.fill(tf.shape(real), 1 / count),
+            gradients=True,
+            train_table=False,
+        )
+        d_x = tf.cast(found["d_features"][:, : x.shape[-1]], x.dtype)
         variables = layer.trainable_variables
-        optimizer.apply(tape.gradient(loss, variables), variables)
-        return loss
+        gradients = tape.gradient(x, variables, output_gradients=d_x)
+        optimizer.apply(gradients, variables)
+        return tf.reduce_mean(found["loss"])
 
     progress = _progress(steps)
-    for _ in range(steps):
-        progress.add(1, [("nll", step())])
+    with contextlib.closing(prefetched(batches)) as made:
+        for batch in itertools.islice(made, steps):
+            of_replica = {name: x[0] for name, x in batch.items()}
+            progress.add(1, [("nll", step(of_replica))])
 
 
 def _tokens_per_batch(recipe):

@@ -6,19 +6,19 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, Protocol, cast
 
 import keras
-import tensorflow as tf
+import numpy as np
 
+from keras_transformer.data.batches import Batch, Sharding
+from keras_transformer.model import Transformer
 from keras_transformer.stop_signals import stop_signals
 from keras_transformer.training.checkpoints import RESTART
+from keras_transformer.training.models import make_schedule
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.resume import ResumePoint
-from keras_transformer.training.step import (
-    make_evaluation_step,
-    make_sum_over_replicas,
-    make_training_step,
-)
 
 
 class TrainingInterrupted(Exception):  # noqa: N818, it is no error
@@ -53,6 +53,78 @@ class ValidationInterrupted(Exception):  # noqa: N818, it is no error
     """A signal arrived in a validation; the loop ends it and saves nothing."""
 
 
+class Trainer(Protocol):
+    """Describes what the loop needs of a backend: a `TensorFlowTrainer` or a
+    `JaxTrainer`.
+
+    Attributes:
+        few_shapes: whether batches are to have few shapes.
+        delay: how many steps later the sums of a step are read.
+        workers, worker: number of workers, and the number of this one.
+    """
+
+    few_shapes: bool
+    delay: int
+    workers: int
+    worker: int
+
+    def sharding(self, parts: int = 1) -> Sharding:
+        """Returns how batches are divided, each device's share in parts."""
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which models are made."""
+
+    def prepare(
+        self, model: Transformer, recipe: Recipe, teacher: Transformer | None
+    ) -> None:
+        """Makes the programs of a step and of a validation step."""
+
+    def batches(self, batches: Iterable[Batch]) -> Generator:
+        """Returns what `train` and `evaluate` take the next batch from."""
+
+    def train(self, batches: Iterator, stop_requests: np.ndarray) -> dict:
+        """Updates the weights by the next batch; returns sums over it."""
+
+    def evaluate(self, batches: Iterator) -> dict:
+        """Returns the sums of the next batch, or raises `StopIteration`."""
+
+    def total(self, vector: np.ndarray) -> np.ndarray:
+        """Returns the sum of a vector over all replicas."""
+
+    def store(self) -> None:
+        """Puts the state of training into the variables of the model."""
+
+
+def make_trainer(strategy: Any = None) -> Trainer:
+    """Returns the trainer of Keras' backend.
+
+    Args:
+        strategy: a `tf.distribute` strategy on TensorFlow, a
+            `keras.distribution.DataParallel` on JAX, or a trainer, which is
+            returned. Defaults to all GPUs, on JAX to all devices.
+
+    Raises:
+        ValueError: if the backend is another one.
+    """
+    if hasattr(strategy, "prepare"):
+        return cast(Trainer, strategy)
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        from keras_transformer.training.tensorflow_trainer import (
+            TensorFlowTrainer,
+        )
+
+        return TensorFlowTrainer(strategy)
+    if backend == "jax":
+        from keras_transformer.training.jax_trainer import JaxTrainer
+
+        return JaxTrainer(strategy)
+    raise ValueError(
+        "Training needs Keras on TensorFlow or JAX. Received: "
+        f"KERAS_BACKEND={backend}. Set KERAS_BACKEND to one of these."
+    )
+
+
 class Loop:
     """Runs steps and validations in turn, with Keras callbacks around them.
 
@@ -60,35 +132,31 @@ class Loop:
     weighs batches by their rows, not by their tokens.
 
     Args:
-        model: from `make_model`, under `strategy`.
+        model: from `make_model`, made in the trainer's scope.
         recipe: a `Recipe`.
-        strategy: a `tf.distribute` strategy.
-        teacher: from `load_teacher`, under `strategy`, or `None` (default).
+        trainer: from `make_trainer`.
+        teacher: from `load_teacher`, made in that scope, or `None` (default).
     """
 
     def __init__(
         self,
-        model: keras.Model,
+        model: Transformer,
         recipe: Recipe,
-        strategy: tf.distribute.Strategy,
-        teacher: keras.Model | None = None,
+        trainer: Trainer,
+        teacher: Transformer | None = None,
     ):
         self.model = model
         self.every = recipe.validate_every
-        self.strategy = strategy
+        self.trainer = trainer
         self.caught: list[signal.Signals] = []
         self.has_compiled = False
-        settings = model, recipe.label_smoothing, strategy
-        self.training_step = make_training_step(
-            *settings, teacher, recipe.teacher_weight
-        )
-        self.evaluation_step = make_evaluation_step(*settings)
-        self.sum_over_replicas = make_sum_over_replicas(strategy)
+        self.schedule = make_schedule(model.config, recipe)
+        trainer.prepare(model, recipe, teacher)
 
     def fit(
         self,
-        training: tf.data.Dataset,
-        validation: tf.data.Dataset,
+        training: Iterable[Batch],
+        validation: Iterable[Batch],
         start: ResumePoint,
         steps: int,
         callbacks: keras.callbacks.CallbackList,
@@ -102,7 +170,7 @@ class Loop:
         After a signal `on_train_end` is called, too.
 
         Args:
-            training, validation: data sets of this worker's batches.
+            training, validation: this worker's batches.
             start: a `ResumePoint`: the steps before, and whether the last of
                 them is still to be validated.
             steps: steps in all.
@@ -115,10 +183,10 @@ class Loop:
                 loss is not finite.
         """
         self._check_same_step(start.step)
-        batches = iter(self._distributed(training))
         self.model.stop_training = False
         callbacks.on_train_begin()
-        with _caught_signals() as self.caught:
+        batches = self.trainer.batches(training)
+        with _caught_signals() as self.caught, contextlib.closing(batches):
             try:
                 logs = self._epochs(
                     batches, validation, start, steps, callbacks
@@ -153,7 +221,7 @@ class Loop:
             callbacks.on_epoch_end(epoch, logs)
         except ValidationInterrupted:
             pass  # told to all workers below
-        stop, signals = self.sum_over_replicas(self._stop_requests())
+        stop, signals = self.trainer.total(self._stop_requests())
         self.model.stop_training = bool(stop > 0)
         if signals > 0:
             raise _interrupted(done, self.caught)
@@ -180,17 +248,16 @@ class Loop:
         Workers act on the sum, all after the same step: one that went on alone
         would wait for the others for ever.
         """
-        stops = self.model.stop_training, len(self.caught) > 0
-        return tf.constant([float(x) for x in stops], tf.float64)
+        return np.array([self.model.stop_training, len(self.caught) > 0], float)
 
     def wait_for_all(self):
         """Returns when every worker has come here."""
-        self.sum_over_replicas(tf.constant([0], tf.float64))
+        self.trainer.total(np.zeros(1))
 
     def _check_same_step(self, done):
-        replicas = self.strategy.num_replicas_in_sync
-        moments = tf.constant([done, done**2], tf.float64)
-        mean, square = self.sum_over_replicas(moments) / replicas
+        devices = self.trainer.total(np.ones(1))
+        moments = np.array([done, done**2], float)
+        mean, square = self.trainer.total(moments) / devices
         if square != mean**2:
             raise ValueError(
                 "All workers must go on from the same step. Received: step "
@@ -201,20 +268,28 @@ class Loop:
     def _steps(self, batches, done, last, callbacks):
         """Runs steps up to the last; returns how many are done, and logs."""
         means, began, before = _Means(), time.perf_counter(), 0.0
-        for step in range(done, last):
-            batch = step % self.every
-            callbacks.on_train_batch_begin(batch)
-            rate = self.model.optimizer.learning_rate  # of this step
-            rate = float(tf.convert_to_tensor(rate))
-            sums = self.training_step(batches, self._stop_requests())
-            stop, signals = sums.pop("stop_requests")
+        logs: dict[str, float] = {}
+        unread: collections.deque = collections.deque()
+
+        def read(step, sums):
+            nonlocal began, before
             _check_finite(float(sums["loss"]), step + 1)
-            logs = means.add(sums)
+            logs.update(means.add(sums))
             now, tokens = time.perf_counter(), means.sums["tokens"]
             logs["tokens/s"] = round((tokens - before) / (now - began))
             if not self.has_compiled:  # as the first step of all did
                 self.has_compiled, began, before = True, now, tokens
-            logs["learning_rate"] = rate
+            logs["learning_rate"] = float(self.schedule(step))
+
+        for step in range(done, last):
+            batch = step % self.every
+            callbacks.on_train_batch_begin(batch)
+            sums = self.trainer.train(batches, self._stop_requests())
+            stop, signals = (float(x) for x in sums.pop("stop_requests"))
+            unread.append((step, sums))
+            is_last = step + 1 == last or stop > 0 or signals > 0
+            while len(unread) > (0 if is_last else self.trainer.delay):
+                read(*unread.popleft())
             callbacks.on_train_batch_end(batch, logs)
             if signals > 0:
                 raise _interrupted(step + 1, self.caught)
@@ -222,28 +297,22 @@ class Loop:
                 break
         return step + 1, logs
 
-    def evaluate(self, batches: tf.data.Dataset) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Returns `loss` and `nll`, which is not smoothed, per real token of
         the targets.
 
         Raises:
             ValidationInterrupted: after a signal on any worker, on all.
         """
-        iterator = iter(self._distributed(batches))
         means, logs = _Means(), {}
-        try:
-            while True:
-                logs = means.add(self.evaluation_step(iterator))
-                if self.sum_over_replicas(self._stop_requests())[1] > 0:
-                    raise ValidationInterrupted
-        # Eagerly, an iterator ends as those of Python.
-        except (tf.errors.OutOfRangeError, StopIteration):
-            return logs
-
-    def _distributed(self, dataset):
-        return self.strategy.distribute_datasets_from_function(
-            lambda _: dataset
-        )
+        with contextlib.closing(self.trainer.batches(batches)) as left:
+            try:
+                while True:
+                    logs = means.add(self.trainer.evaluate(left))
+                    if self.trainer.total(self._stop_requests())[1] > 0:
+                        raise ValidationInterrupted
+            except StopIteration:
+                return logs
 
 
 def _check_finite(loss, step):

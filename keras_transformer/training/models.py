@@ -53,12 +53,9 @@ def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
     model = Transformer(config, seed=recipe.seed, dtype=dtype)
     if recipe.lora_rank:
         lora.enable(model, recipe.lora_rank, recipe.seed)
-    schedule = TransformerSchedule(
-        config.d_model, recipe.warmup_steps, recipe.learning_rate_scale
-    )
     model.compile(
         Adam(
-            schedule,
+            make_schedule(config, recipe),
             beta_1=0.9,
             beta_2=0.98,
             epsilon=1e-9,
@@ -67,6 +64,15 @@ def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
     )
     model.optimizer.build(model.trainable_variables)
     return model
+
+
+def make_schedule(
+    config: TransformerConfig, recipe: Recipe
+) -> TransformerSchedule:
+    """Returns the learning rate of a recipe, section 5.3."""
+    return TransformerSchedule(
+        config.d_model, recipe.warmup_steps, recipe.learning_rate_scale
+    )
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ model, `train_run` trains it.
 """
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -23,7 +24,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import keras_transformer
 from keras_transformer import hardware
@@ -197,11 +197,12 @@ def write_run(run: Run, folder: pathlib.Path):
 def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
     """Adds a line to `starts.jsonl`: what this start of training runs on, and
     up to which step."""
+    backend = keras.backend.backend()
     record = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "keras_transformer": keras_transformer.__version__,
         "keras": keras.__version__,
-        "tensorflow": tf.__version__,
+        "backend": f"{backend} {importlib.metadata.version(backend)}",
         "numpy": np.__version__,
         "processor": hardware.describe(),
         "dtype_policy": dtype_policy,

@@ -10,9 +10,9 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.data.batches import evaluation_batches, training_batches
 from keras_transformer.inference import evaluation
@@ -24,11 +24,7 @@ from keras_transformer.training.callbacks import (
     training_callbacks,
 )
 from keras_transformer.training.checkpoint_averaging import choose_weights
-from keras_transformer.training.distribution import (
-    default_strategy,
-    sharding_of,
-)
-from keras_transformer.training.loop import Loop
+from keras_transformer.training.loop import Loop, make_trainer
 from keras_transformer.training.models import (
     load_model,
     load_teacher,
@@ -45,7 +41,7 @@ from keras_transformer.validation import check_argument, checked_integer
 def train(
     run: Run,
     steps: int | None = None,
-    strategy: tf.distribute.Strategy | None = None,
+    strategy: Any = None,
     verbose: int | None = None,
     callbacks: keras.callbacks.Callback
     | Sequence[keras.callbacks.Callback] = (),
@@ -69,7 +65,10 @@ def train(
         run: from `start_run` or `open_run`.
         steps: updates in all, those before a restart included. Defaults to
             the recipe's, or to more if an earlier start had more.
-        strategy: a `tf.distribute` strategy. Defaults to `default_strategy()`.
+        strategy: what divides batches over devices: on TensorFlow a
+            `tf.distribute` strategy, on JAX a `keras.distribution.DataParallel`
+            over devices of this process. Defaults to all GPUs, on JAX to all
+            devices; with `TF_CONFIG`, to those of all workers.
         verbose: 0 for nothing, 1 for a line that is renewed, 2 for a line every
             minute. Defaults to 1 on a terminal, to 2 elsewhere.
         callbacks: Keras callbacks, or one. An epoch of theirs is
@@ -89,23 +88,23 @@ def train(
     if steps is not None:
         steps = checked_integer("steps", steps)
     recipe, steps = run.recipe, steps or steps_to_train(run)
-    strategy = strategy or default_strategy()
-    sharding = sharding_of(strategy, recipe.gradient_accumulation_steps)
-    is_first = sharding.worker == 0
+    trainer = make_trainer(strategy)
+    sharding = trainer.sharding(recipe.gradient_accumulation_steps)
+    is_first = trainer.worker == 0
     with _locked(run, is_first):
         # Section 5.1: sentence pairs, as word pieces
         pairs = load_training_pairs(run)
         validation = load_split(run, recipe.validation_split)
 
         # The model, new or from the newest checkpoint
-        with strategy.scope(), seeded_layers(recipe.seed):
+        with trainer.scope(), seeded_layers(recipe.seed):
             model = make_model(run.config, recipe)
             if is_first:
                 policy = model.dtype_policy.name
                 record_start(run, policy, sharding.devices, steps)
             start = resume(run, model, steps, is_first)
             teacher = load_teacher(run)
-        loop = Loop(model, recipe, strategy, teacher)
+        loop = Loop(model, recipe, trainer, teacher)
         if reason := _nothing_to_do(start, recipe, steps):
             print(f"Nothing to do: {reason}.")
         else:
@@ -116,9 +115,13 @@ def train(
                 recipe.seed,
                 sharding,
                 first_batch=start.step,
+                few_shapes=trainer.few_shapes,
             )
             validation_batches = evaluation_batches(
-                validation.encoded, recipe.tokens_per_batch, sharding
+                validation.encoded,
+                recipe.tokens_per_batch,
+                sharding,
+                trainer.few_shapes,
             )
 
             # Sections 5.3 and 5.4: steps, validations, checkpoints

@@ -1,0 +1,174 @@
+"""Word pieces in TensorFlow graphs, by tensorflow-text."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from keras_transformer.data.cleaning import (
+    RE2_BLANK,
+    RE2_INVISIBLE,
+    RE2_SPACES,
+)
+from keras_transformer.data.sentencepiece_file import TAG
+from keras_transformer.data.tokenizer import Tokenizer
+from keras_transformer.ids import END, UNKNOWN
+
+# Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
+# shorter than by this factor may be cut before it fills the model.
+SHRINKING = 4
+# In RE2, "." is a character of valid UTF-8, and "\C" any byte.
+ANY_TAG = TAG.replace(".", r"\C")
+
+
+class GraphTokenizer:
+    """Converts strings to ids and back as a `Tokenizer` does, as operations of
+    TensorFlow.
+
+    Example:
+
+    >>> from keras_transformer.training import open_run
+    >>> tokenizer = GraphTokenizer(open_run("runs/demo").source_tokenizer)
+    >>> ids = tokenizer.encode(["Good morning."])
+    >>> print(tokenizer.decode(ids.to_tensor()).numpy())
+    [b'Good morning.']
+
+    Args:
+        tokenizer: the `Tokenizer`, also an attribute.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+
+    def _operations(self):
+        """Returns the tokenizer of tensorflow-text.
+
+        Each call or graph makes its own: `tf.random.set_seed` destroys the
+        resource of every tokenizer that was made in eager mode.
+        """
+        return tf_text.SentencepieceTokenizer(
+            self.tokenizer.model, out_type=tf.int32
+        )
+
+    def encode(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
+        """Encodes strings.
+
+        Args:
+            text: strings `(B,)`.
+
+        Returns:
+            Ids `(B, None)` with end tokens, a ragged tensor.
+
+        Raises:
+            ValueError: if there is a single string, or a table of them.
+        """
+        return self._encode(self._without_invisible(as_strings(text)))
+
+    def _without_invisible(self, text):
+        if self.tokenizer.rule is None:
+            return text
+        return tf.strings.regex_replace(text, RE2_INVISIBLE, r"\1")
+
+    def _encode(self, text):
+        parts = []
+        if self.tokenizer.tags:
+            tags, text = self._split_tags(text)
+            parts.append(tags)
+        ids = self._operations().tokenize(text)
+        if self.tokenizer.has_more_pieces:
+            known = ids.values < self.tokenizer.vocab_size
+            ids = ids.with_values(tf.where(known, ids.values, UNKNOWN))
+        ends = tf.fill([ids.nrows(), 1], END)
+        return tf.concat([*parts, ids, tf.cast(ends, ids.dtype)], axis=1)
+
+    def _split_tags(self, text):
+        """Returns the ids of tags such as `>>fra<<` that strings begin with,
+        and the strings without them."""
+        known = self.tokenizer.tags
+        rest = tf.strings.regex_replace(text, f"^{ANY_TAG}", "")
+        length = tf.strings.length(text) - tf.strings.length(rest)
+        tags = tf.strings.substr(text, tf.zeros_like(length), length)
+        is_tag = tf.equal(tags[:, None], list(known))  # [B, tags]
+        found = tf.where(is_tag, tf.constant(list(known.values())), UNKNOWN)
+        ids = tf.reduce_max(found, axis=1)
+        return tf.ragged.boolean_mask(ids[:, None], length[:, None] > 0), rest
+
+    def is_blank(self, text: tf.Tensor) -> tf.Tensor:
+        """Returns which strings a reader sees as blank, tags apart."""
+        if self.tokenizer.tags:
+            text = self._split_tags(text)[1]
+        return tf.strings.regex_full_match(text, RE2_BLANK)
+
+    def encode_at_most(
+        self, text: tf.Tensor, most: int | tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Encodes strings and cuts those that are too long.
+
+        Bytes that cannot be in the first `most` pieces are removed before
+        encoding, so that the cost of a string is bounded whatever its size.
+        Runs of spaces count as one space, as they do for SentencePiece, and
+        what the tokenizer's rule removes does not count.
+
+        Args:
+            text: strings `(B,)`.
+            most: maximum number of pieces before the end token.
+
+        Returns:
+            Ids `(B, None)` with end tokens, and bool `(B,)`, True for strings
+            that were cut.
+        """
+        rule, longest = self.tokenizer.rule, self.tokenizer.longest_piece
+        if self.tokenizer.normalizes:
+            longest *= SHRINKING
+        text = self._without_invisible(text)
+        spaces = RE2_SPACES[rule] if rule else " "
+        text = tf.strings.regex_replace(text, f"{spaces}{{2,}}", " ")
+        start = tf.strings.substr(text, 0, (most + 1) * longest + 1)
+        pieces = self._encode(start)
+        longer = (pieces.row_lengths() > most + 1) | tf.not_equal(start, text)
+        ends = tf.fill([pieces.nrows(), 1], END)
+        return tf.concat([pieces[:, :-1][:, :most], ends], axis=1), longer
+
+    def decode(self, ids: tf.Tensor | np.ndarray) -> tf.Tensor:
+        """Decodes ids.
+
+        Ids after the end token, special ids and ids outside the vocabulary are
+        ignored.
+
+        Args:
+            ids: padded ids `(B, T)`, integers of any dtype.
+
+        Returns:
+            Strings `(B,)` of valid UTF-8.
+
+        Raises:
+            ValueError: if ids have another rank.
+        """
+        ids = tf.cast(tf.convert_to_tensor(ids), tf.int32)
+        if ids.shape.rank not in (None, 2):
+            raise ValueError(
+                "Ids to decode have shape (batch, length). Received: "
+                f"ids.shape={tuple(ids.shape)}. Give `ids[None]` for one row."
+            )
+        ended = tf.cumsum(tf.cast(tf.equal(ids, END), tf.int32), axis=1)
+        is_text = (ids > END) & (ids < self.tokenizer.vocab_size)
+        is_text &= tf.equal(ended, 0)
+        return self._operations().detokenize(
+            tf.ragged.boolean_mask(ids, is_text)
+        )
+
+
+def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:
+    """Returns strings `(B,)` as a tensor, also those of an empty list.
+
+    Raises:
+        ValueError: if there is a single string, or a table of them.
+    """
+    text = tf.convert_to_tensor(text, tf.string)
+    if text.shape.rank not in (None, 1):
+        raise ValueError(
+            "Text is a list of strings. Received: "
+            f"text.shape={tuple(text.shape)}. Give `[text]` for one string."
+        )
+    return tf.ensure_shape(text, [None]) if text.shape.rank is None else text

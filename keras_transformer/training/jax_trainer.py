@@ -1,0 +1,309 @@
+"""Training on JAX: one update of the weights, compiled, on all devices.
+
+It computes the same sums as `tensorflow_trainer`: over all real target tokens
+of a batch, however it is divided.
+
+Shapes: A parts, B rows of a part on all devices, S source length, T target
+length, D d_model, N = B·T tokens.
+"""
+
+import contextlib
+import os
+from collections.abc import Generator, Iterable, Iterator
+
+import jax
+import keras
+import numpy as np
+from jax import numpy as jnp
+
+from keras_transformer.data.batches import Batch, Sharding, prefetched
+from keras_transformer.ids import PAD
+from keras_transformer.model import Transformer
+from keras_transformer.training.projection_loss import (
+    TeacherTokens,
+    token_losses,
+    with_bias,
+    without_bias,
+)
+from keras_transformer.training.recipe import Recipe
+
+
+class JaxTrainer:
+    """Trains a model on the devices of JAX; see `loop.Trainer`.
+
+    The state of training is on the devices while steps run. `store` puts it
+    into the model; callbacks that look at their `model` find it there.
+
+    Args:
+        distribution: a `keras.distribution.DataParallel`. Defaults to one over
+            all devices of this process.
+    """
+
+    few_shapes = True
+    # Sums are read a step late, so that the device has its next step by then.
+    delay = 1
+    workers, worker = 1, 0
+
+    def __init__(
+        self, distribution: keras.distribution.DataParallel | None = None
+    ):
+        if distribution is None and jax.device_count() > 1:
+            distribution = keras.distribution.DataParallel()
+        self.distribution = distribution
+        if jax.default_backend() != "cpu":
+            _keep_programs()
+
+    def sharding(self, parts: int = 1) -> Sharding:
+        """Returns how batches are divided.
+
+        Args:
+            parts: number of parts that a device computes one after the other.
+                Defaults to 1.
+        """
+        found = self.distribution
+        devices = found.num_model_replicas if found else 1
+        return Sharding(replicas=devices, parts=parts)
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which models are made."""
+        found = self.distribution
+        return found.scope() if found else contextlib.nullcontext()
+
+    def prepare(
+        self,
+        model: Transformer,
+        recipe: Recipe,
+        teacher: Transformer | None = None,
+    ) -> None:
+        """Makes the programs of a step and of a validation step.
+
+        Args:
+            model: with an optimizer, built in `scope()`.
+            recipe: whose label smoothing and weight of the teacher are used.
+            teacher: a `Transformer` with the same vocabularies, whose
+                predictions are learned besides the labels, or `None` (default).
+        """
+        self.model = model
+        self._state: tuple | None = None  # of the steps since `store`
+        model.jax_state_sync = self.store  # Keras' callbacks call it
+
+        def update(state, others, batch):
+            weights, fixed, slots = state
+            gradients, fixed, sums = _over_parts(
+                lambda fixed, part: _gradients(
+                    model, recipe, weights, fixed, part, teacher, others
+                ),
+                fixed,
+                batch,
+            )
+            weights, slots = model.optimizer.stateless_apply(
+                slots, gradients, weights
+            )
+            return (weights, fixed, slots), sums
+
+        def evaluate(weights, fixed, batch):
+            def of_part(fixed, part):
+                return (), fixed, _losses(model, recipe, weights, fixed, part)
+
+            return _over_parts(of_part, fixed, batch)[2]
+
+        self._others = teacher and (
+            _values(teacher.trainable_variables),
+            _values(teacher.non_trainable_variables),
+        )
+        self._training_step = jax.jit(update, donate_argnums=0)
+        self._evaluation_step = jax.jit(evaluate)
+
+    def batches(self, batches: Iterable[Batch]) -> Generator:
+        """Returns an iterator for `train` or `evaluate`."""
+        return prefetched(map(self._on_devices, batches))
+
+    def _on_devices(self, batch):
+        def placed(x):  # (R, A, B, length)
+            x = x.swapaxes(0, 1)
+            x = x.reshape(len(x), -1, x.shape[-1])
+            if (found := self.distribution) is None:
+                return jax.device_put(x)
+            axes = (None, found.batch_dim_name, None)
+            layout = keras.distribution.TensorLayout(axes, found.device_mesh)
+            return keras.distribution.distribute_tensor(x, layout)
+
+        return {name: placed(x) for name, x in batch.items()}
+
+    def train(self, batches: Iterator, stop_requests: np.ndarray) -> dict:
+        """Updates the weights by the next batch.
+
+        Returns:
+            Sums over all devices: `loss`, which is minimised and has the part
+            of the teacher; `nll` of the real target tokens; `tokens`, their
+            number; and `stop_requests` as they are.
+        """
+        if self._state is None:
+            self._state = (
+                _values(self.model.trainable_variables),
+                _values(self.model.non_trainable_variables),
+                _values(self.model.optimizer.variables),
+            )
+        self._state, sums = self._training_step(
+            self._state, self._others, next(batches)
+        )
+        return {**sums, "stop_requests": stop_requests}
+
+    def evaluate(self, batches: Iterator) -> dict:
+        """Returns the same sums for the next batch, without an update.
+
+        Raises:
+            StopIteration: if there is none.
+        """
+        self.store()
+        return self._evaluation_step(
+            _values(self.model.trainable_variables),
+            _values(self.model.non_trainable_variables),
+            next(batches),
+        )
+
+    def total(self, vector: np.ndarray) -> np.ndarray:
+        """Returns the sum of a vector over all processes, of which is one."""
+        return vector
+
+    def store(self) -> None:
+        """Puts the state of training into the model and its optimizer."""
+        if self._state is None:
+            return
+        model = self.model
+        for variables, values in zip(
+            (
+                model.trainable_variables,
+                model.non_trainable_variables,
+                model.optimizer.variables,
+            ),
+            self._state,
+            strict=True,
+        ):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        self._state = None
+
+
+def _keep_programs():
+    """Lets JAX keep what it compiles, unless it is told where already."""
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+        folder = os.path.join(cache, "keras_transformer", "jax")
+        jax.config.update("jax_compilation_cache_dir", folder)
+
+
+def _values(variables):
+    return [variable.value for variable in variables]
+
+
+def _over_parts(function, fixed, batch):
+    """Returns the sums of what `function(fixed, part)` returns for each part:
+    gradients and losses; and the last of the fixed variables."""
+    parts = len(batch["source"])
+    gradients, fixed, sums = function(
+        fixed, {name: x[0] for name, x in batch.items()}
+    )
+    if parts == 1:
+        return gradients, fixed, sums
+
+    def add(carry, part):
+        before, fixed = carry
+        gradients, fixed, sums = function(fixed, part)
+        return (jax.tree.map(jnp.add, before, (gradients, sums)), fixed), None
+
+    rest = {name: x[1:] for name, x in batch.items()}
+    carry = (gradients, sums), fixed
+    ((gradients, sums), fixed), _ = jax.lax.scan(add, carry, rest)
+    return gradients, fixed, sums
+
+
+def _decoder_output(model, weights, fixed, part, training):
+    """Returns features `(N, D)`, and the fixed variables afterwards, such as
+    the states of random generators."""
+    variables = model.trainable_variables, model.non_trainable_variables
+    mapping = [
+        pair
+        for names, values in zip(variables, (weights, fixed), strict=True)
+        for pair in zip(names, values, strict=True)
+    ]
+    inputs = {name: part[name] for name in ("source", "target")}
+    with keras.StatelessScope(mapping) as scope:
+        features = model.decoder_output(inputs, training=training)
+    fixed = [scope.get_current_value(v) for v in variables[1]]
+    return features.reshape(-1, features.shape[-1]), fixed
+
+
+def _table_and_bias(model, weights, fixed):
+    """Returns the matrix of the projection and its bias, which may be None."""
+    values = {
+        id(variable): value
+        for variables, found in (
+            (model.trainable_variables, weights),
+            (model.non_trainable_variables, fixed),
+        )
+        for variable, value in zip(variables, found, strict=True)
+    }
+    layer = model.target_embedding
+    bias = values[id(layer.logits_bias)] if layer.use_logits_bias else None
+    return values[id(layer.projection)], bias
+
+
+def _gradients(model, recipe, weights, fixed, part, teacher, others):
+    """Returns the gradients of the weights, the fixed variables afterwards,
+    and the sums of a part."""
+    predicted = None
+    if teacher:
+        values, fixed_values = others
+        x, _ = _decoder_output(teacher, values, fixed_values, part, False)
+        x, table = with_bias(x, *_table_and_bias(teacher, values, fixed_values))
+        table = table.astype(x.dtype)
+        predicted = TeacherTokens(x, table, recipe.teacher_weight)
+
+    def features_of(weights):
+        return _decoder_output(model, weights, fixed, part, True)
+
+    features, backward, new_fixed = jax.vjp(features_of, weights, has_aux=True)
+    layer = model.target_embedding
+    labels = part["labels"].reshape(-1)
+    found = token_losses(
+        *with_bias(features, *_table_and_bias(model, weights, fixed)),
+        labels,
+        part["weights"].reshape(-1),
+        recipe.label_smoothing,
+        True,
+        layer.projection.trainable,
+        predicted,
+    )
+    d_features, d_table = found["d_features"], found.get("d_table")
+    if layer.use_logits_bias:
+        d_features, d_table, d_bias = without_bias(d_features, d_table)
+    (gradients,) = backward(d_features.astype(features.dtype))
+    for i, variable in enumerate(model.trainable_variables):
+        if variable is layer.projection:
+            gradients[i] += d_table
+        elif layer.use_logits_bias and variable is layer.logits_bias:
+            gradients[i] = d_bias
+    return gradients, new_fixed, _sums(found, labels)
+
+
+def _losses(model, recipe, weights, fixed, part):
+    """Returns the sums over the real tokens of a part, without dropout."""
+    features, _ = _decoder_output(model, weights, fixed, part, False)
+    labels = part["labels"].reshape(-1)
+    found = token_losses(
+        *with_bias(features, *_table_and_bias(model, weights, fixed)),
+        labels,
+        part["weights"].reshape(-1),
+        recipe.label_smoothing,
+    )
+    return _sums(found, labels)
+
+
+def _sums(found, labels):
+    real = labels != PAD
+    return {
+        "loss": jnp.sum(jnp.where(real, found["loss"], 0)),
+        "nll": jnp.sum(jnp.where(real, found["nll"], 0)),
+        "tokens": jnp.sum(real, dtype="float32"),
+    }

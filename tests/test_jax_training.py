@@ -1,0 +1,127 @@
+"""Trains on JAX, in processes in which TensorFlow cannot be imported."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.inference import capitals
+from keras_transformer.inference.layer_translator import (
+    LayerTranslator,
+    as_sentence,
+    is_in_capitals,
+)
+from keras_transformer.inference.translator import Translator
+from keras_transformer.training import checkpoints, load_model, open_run
+from keras_transformer.training.run_data import load_split
+
+PROGRAM = """
+import json, pathlib, signal, sys
+sys.modules.update(tensorflow=None, tensorflow_text=None)
+sys.modules.update(tensorflow_datasets=None)
+
+import keras
+from keras_transformer.training import (
+    Recipe, TrainingInterrupted, load_model, open_run, start_run, train
+)
+from keras_transformer.training.callbacks import make_translate, steps_of
+from keras_transformer.training.run_data import load_split
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if steps_of(self.model) == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+folder, settings = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
+for name, callbacks in (("whole", ()), ("stopped", Stop())):
+    recipe = Recipe(**settings)
+    run = start_run(
+        folder / name, "tiny", recipe, num_layers=1, d_model=22, num_heads=2,
+        d_ff=17,
+    )
+    try:
+        train(run, verbose=0, callbacks=callbacks)
+    except TrainingInterrupted as stop:
+        print(stop)
+        train(open_run(folder / name), verbose=0)
+run = open_run(folder / "whole")
+sources = load_split(run, "test").pairs.source
+translate = make_translate(run, load_model(run), run.search)
+found = translate(["", *sources])["translation"]
+(folder / "found.json").write_text(json.dumps(found))
+"""
+
+
+@pytest.mark.programs
+def test_a_run_of_jax_resumes_bitwise_and_tensorflow_translates_alike(
+    corpus, tmp_path
+):
+    settings = {
+        "corpus": str(corpus),
+        "vocab_size": 400,
+        "tokens_per_batch": 2000,
+        "steps": 6,
+        "validate_every": 3,
+        "warmup_steps": 20,
+        "dtype_policy": "float32",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), json.dumps(settings)],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Stopped by SIGTERM after step 5" in done.stdout
+    whole, stopped = (open_run(tmp_path / x) for x in ("whole", "stopped"))
+    for run in (whole, stopped):
+        assert checkpoints.steps(run.checkpoints)[-1][0] == 6
+        assert (run.folder / "training.png").exists()
+    (_, one), (_, other) = (
+        checkpoints.read(checkpoints.steps(run.checkpoints)[-1][1])
+        for run in (whole, stopped)
+    )
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    tokenizers = whole.source_tokenizer, whole.target_tokenizer
+    translator = Translator(load_model(whole), *tokenizers, whole.search)
+    sources = ["", *load_split(whole, "test").pairs.source]
+    found = translator.translate(sources)["translation"].numpy()
+    expected = json.loads((tmp_path / "found.json").read_text())
+    assert [x.decode() for x in found] == expected
+
+
+TEXTS = [
+    "The meeting begins at a quarter past five.",
+    "",
+    " \u200b",
+    "ROOM SEVEN IS FREE.",
+    "NATO",
+    "the " * 90,
+]
+
+
+def test_layers_translate_as_the_graph_does(run):
+    model = load_model(run)
+    arguments = model, run.source_tokenizer, run.target_tokenizer, run.search
+    found = LayerTranslator(*arguments)(TEXTS)["translation"]
+    expected = Translator(*arguments).translate(TEXTS)["translation"].numpy()
+    assert found == [x.decode() for x in expected]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ROOM 7 IS", "NATO", "NATO OK", "Room IS AT", "ÜBER ÄRGER", "ΟΔΟΣ ΑΒ", ""],
+)
+def test_capitals_are_what_the_graph_takes_for_them(text):
+    one = capitals.is_in_capitals(tf.constant([text])).numpy()[0]
+    assert is_in_capitals(text) == one
+    assert as_sentence(text) == (
+        capitals.as_sentence(tf.constant([text])).numpy()[0].decode()
+    )
