@@ -23,7 +23,12 @@ import time
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
 from interleaved import machine
-from training_steps import Shape, torch_compiled, torch_eager
+from training_steps import (
+    Shape,
+    keras_transformer,
+    torch_compiled,
+    torch_eager,
+)
 
 # Layers, d_model, d_ff, heads, V, rows, length; and the schedule's steps.
 SHAPES = {
@@ -33,31 +38,8 @@ SHAPES = {
 }
 
 
-def keras_transformer_on_jax(shape, dtype):
-    """This package's model and loss, compiled by XLA."""
-    import keras
-
-    from keras_transformer import (
-        LabelSmoothedCrossEntropy,
-        Transformer,
-        TransformerSchedule,
-    )
-
-    model = Transformer(shape.config(), seed=1, dtype=f"mixed_{dtype}")
-    model.compile(
-        keras.optimizers.Adam(
-            TransformerSchedule(shape.d_model), 0.9, 0.98, 1e-9
-        ),
-        LabelSmoothedCrossEntropy(0.1),
-        jit_compile=True,
-    )
-    source, target, labels = shape.ids()
-    inputs = {"source": source, "target": target}
-    return lambda: float(model.train_on_batch(inputs, labels))
-
-
 PEERS = {
-    "keras_transformer": keras_transformer_on_jax,
+    "keras_transformer": keras_transformer,
     "torch_compiled": torch_compiled,
     "torch_eager": torch_eager,
 }

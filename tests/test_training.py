@@ -118,7 +118,7 @@ def test_a_run_folder_has_all_its_files(run):
     assert [s for s, _ in checkpoints.steps(run.checkpoints)] == [4, 8]
     lines = (run.folder / "starts.jsonl").read_text().splitlines()
     start = json.loads(lines[0])
-    assert start["tensorflow"] == tf.__version__
+    assert start["backend"] == f"tensorflow {tf.__version__}"
     assert start["dtype_policy"] == "float32"
     assert start["devices"] == 1
     assert start["processor"]

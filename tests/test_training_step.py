@@ -17,6 +17,7 @@ from keras_transformer.training.adam import Adam
 from keras_transformer.training.projection_loss import (
     CHUNK,
     TeacherTokens,
+    projection_loss,
     token_losses,
 )
 from keras_transformer.training.tensorflow_trainer import _gradients
@@ -102,6 +103,23 @@ def test_the_projection_loss_equals_the_loss_of_the_logits(
             np.testing.assert_allclose(
                 ours[name], other, rtol=1e-5, atol=atol, err_msg=name
             )
+
+
+def test_a_scaled_loss_has_gradients_in_float16():
+    """Keras' scale of the loss may exceed the largest number of float16."""
+    rng = np.random.default_rng(2)
+    x = tf.constant(rng.normal(size=(37, 7)), tf.float32)
+    table = tf.constant(rng.normal(size=(31, 7)), tf.float32)
+    labels = tf.constant(rng.integers(0, 31, 37), tf.int32)
+    weights = tf.fill([37], 2.0**-20)
+    found = []
+    for dtype in ("float32", "float16"):
+        features = tf.cast(x, dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(features)
+            total = 2.0**17 * projection_loss(features, table, labels, weights)
+        found.append(tf.cast(tape.gradient(total, features), tf.float32))
+    np.testing.assert_allclose(found[1], found[0], rtol=0.02, atol=1e-4)
 
 
 def test_the_loss_is_right_where_a_probability_rounds_to_zero():

@@ -6,8 +6,28 @@
 # needed: the guide splits the processor into two devices, as
 # `examples/two_replicas.py` does.
 #
-# For GPUs, also run `pip install 'tensorflow[and-cuda]'`; nothing has to be
-# configured. The tests have run on CPUs alone.
+# ## Which backend
+#
+# | you have | take |
+# |---|---|
+# | processors alone | TensorFlow, the default |
+# | GPUs or TPUs of one machine | JAX: `KERAS_BACKEND=jax keras-transformer train …` |
+# | several machines | TensorFlow: `MultiWorkerMirroredStrategy` |
+#
+# A run is the same on both: the same recipe, batches, checkpoints and weights, up to
+# rounding. A run that was begun on one is resumed on the other. Only TensorFlow exports
+# it, on any machine. JAX compiles a program for each of some thirty shapes of batches,
+# which takes seconds each; on a GPU it keeps them for the next start
+# (`JAX_COMPILATION_CACHE_DIR`).
+#
+# ```
+# pip install '.[jax]' 'jax[cuda13]'     # from a clone, without TensorFlow
+# KERAS_BACKEND=jax keras-transformer train --corpus FOLDER --out runs/NAME
+# ```
+#
+# For GPUs on TensorFlow, run `pip install '.[text]' 'tensorflow[and-cuda]'`. On either,
+# all GPUs of the machine are used without configuration. The tests have run on CPUs
+# alone.
 
 # %% tags=["remove-cell"]
 import os
@@ -145,7 +165,8 @@ for name, values in losses.items():
 # %% [markdown]
 # ## Your own strategy
 #
-# `train(run)` chooses the strategy; `train(run, strategy=...)` takes yours.
+# `train(run)` chooses the strategy; `train(run, strategy=...)` takes yours, on JAX a
+# `keras.distribution.DataParallel`.
 # `starts.jsonl` in the run's folder has the number of devices of each start:
 
 # %%
@@ -198,7 +219,7 @@ for index in range(2):
 # - After SIGTERM on one worker, all of them stop after the same step, and the
 #   first one saves.
 # - In your own program, call
-#   `keras_transformer.training.distribution.default_strategy()` before
+#   `keras_transformer.training.tensorflow_trainer.default_strategy()` before
 #   TensorFlow does anything else, and pass the result to
 #   `train(run, strategy=…)`.
 #

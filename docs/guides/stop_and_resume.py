@@ -223,8 +223,8 @@ for step in (4, 8):
 # what was restored: `training/checkpoints.py` and `training/resume.py`. Otherwise
 # print the batch of that step in both runs; it depends on the seed, the recipe and
 # the step alone (`data/batches.py`, and with BPE-dropout `data/bpe_dropout.py`). If
-# the batches are equal, the computation differs: `training/step.py` and the modules
-# it uses.
+# the batches are equal, the computation differs: `training/tensorflow_trainer.py` and
+# the modules it uses.
 #
 # If all steps are equal, stopping between two validations caused the difference.
 # Repeat the test with the `--validate-every` of your run, stop at the same step as

@@ -15,6 +15,10 @@
 # much time is left. The size `tiny` takes about two hours for 20,000 steps on two
 # cores. `--patience 5` ends training when BLEU has not risen for five validations.
 #
+# On a GPU, `KERAS_BACKEND=jax` before `keras-transformer train` trains the same run on
+# JAX, with or without TensorFlow installed; `export` needs TensorFlow. See
+# [Several devices and machines](several_devices.py) for when to take which.
+#
 # This guide does the same in Python, in seconds, and draws the curves.
 
 # %% tags=["remove-cell"]

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from keras_transformer.cli import silence
 from keras_transformer.cli.arguments import command_line
@@ -20,9 +21,10 @@ EXTRAS = {
     "sentencex": "serve",
     "uvicorn": "serve",
 }
+ON_JAX = ("train", "prepare", "average")  # they run there, too
 OTHER_BACKEND = (
-    "The command needs Keras on TensorFlow. Received: KERAS_BACKEND={}. Set "
-    "KERAS_BACKEND=tensorflow."
+    "The command needs Keras on TensorFlow, or to train, on JAX. Received: "
+    "KERAS_BACKEND={}. Set KERAS_BACKEND=tensorflow."
 )
 
 
@@ -129,12 +131,15 @@ def _missing(error, name, command):
         return f"{error}. Training on JAX needs it: pip install '.[jax]'."
     if backend != "tensorflow" and error.name in (None, backend):
         return OTHER_BACKEND.format(backend)
+    instead = ""
+    if error.name == backend and name in ON_JAX and find_spec("jax"):
+        instead = " Or set KERAS_BACKEND=jax: JAX is installed."
     extra_of = EXTRAS | integrated("EXTRAS")
     extras = {"text", extra_of.get(error.name, "text"), command.extra or "text"}
     return (
         f"{str(error).rstrip('.')}. `{name}` needs more packages than the "
         "layers: in a clone of the repository, pip install "
-        f"'.[{','.join(sorted(extras))}]'."
+        f"'.[{','.join(sorted(extras))}]'.{instead}"
     )
 
 

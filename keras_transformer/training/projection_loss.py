@@ -124,6 +124,38 @@ def token_losses(
     return {**results, "d_features": d_features, "d_table": d_table}
 
 
+def projection_loss(
+    features: KerasTensor,
+    table: KerasTensor,
+    labels: KerasTensor,
+    weights: KerasTensor,
+    label_smoothing: float = 0.0,
+) -> KerasTensor:
+    """Returns Σ weights · loss, a float32 scalar that can be differentiated
+    with respect to features and table: for `compute_loss` of your own model.
+
+    The arguments are those of `token_losses`. The gradients are computed along
+    with the loss and kept for the backward pass.
+    """
+
+    @ops.custom_gradient
+    def weighted_sum(features, table):
+        found = token_losses(
+            features, table, labels, weights, label_smoothing, gradients=True
+        )
+
+        def backward(*args, upstream=None):
+            # It may be the scale of a loss in float16.
+            d_total = args[0] if upstream is None else upstream
+            d_features = d_total * found["d_features"]
+            d_features = ops.cast(d_features, features.dtype)
+            return d_features, d_total * found["d_table"]
+
+        return ops.sum(weights * found["loss"]), backward
+
+    return weighted_sum(features, table)
+
+
 def _cross_entropy(logits, labels, of_label):
     """Returns the loss and the label's logit, `(C,)`, and softmax − `of_label`
     · one-hot, `(C, V)`, the gradient where the label has that probability.
