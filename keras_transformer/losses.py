@@ -17,8 +17,8 @@ def smoothed_cross_entropy(
     """Returns the label-smoothed cross-entropy of each token.
 
     The smoothed label is (1 − ε) · one-hot(label) + ε / V. The loss is computed
-    as nll + ε · (logit of the label − mean of the logits). That is equal and
-    needs no smoothed target of size V.
+    as nll + ε · (logit of the label − mean of the logits), as in training,
+    which is equal and needs no smoothed target of size V.
 
     Args:
         labels: integer ids `(B, T)`.
@@ -40,7 +40,24 @@ def smoothed_cross_entropy(
         loss = ops.logsumexp(logits, axis=-1) - gold
     if not label_smoothing:
         return loss
-    return loss + label_smoothing * (gold - ops.mean(logits, axis=-1))
+    return smoothed(loss, gold, ops.mean(logits, axis=-1), label_smoothing)
+
+
+def smoothed(
+    nll: KerasTensor,
+    gold: KerasTensor,
+    mean_logits: KerasTensor,
+    label_smoothing: float,
+) -> KerasTensor:
+    """Returns the label-smoothed cross-entropy of tokens.
+
+    Args:
+        nll: the cross-entropy without smoothing.
+        gold: the logit of the label.
+        mean_logits: the mean of all logits.
+        label_smoothing: ε.
+    """
+    return nll + label_smoothing * (gold - mean_logits)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

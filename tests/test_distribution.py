@@ -79,11 +79,15 @@ def test_clipping_changes_the_weights():
 
 def trained_by_program(folder, backend, devices=1, parts=1):
     """Trains ten steps from a folder's checkpoint in a process of its own."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {
+        "KERAS_BACKEND": backend,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling takes most time
+    }
     command = [sys.executable, PROGRAM, folder / "found.npz", folder]
     subprocess.run(
         [*map(str, [*command, devices, parts])],
-        env={**os.environ, "KERAS_BACKEND": backend, "XLA_FLAGS": flags},
+        env={**os.environ, **environment},
         check=True,
     )
     return dict(np.load(folder / "found.npz"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from keras_transformer.inference.translator import Translator
 from keras_transformer.training import checkpoints, load_model, open_run
 from keras_transformer.training.run_data import load_split
 
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 PROGRAM = """
 import json, pathlib, signal, sys
 sys.modules.update(tensorflow=None, tensorflow_text=None)
@@ -53,6 +55,12 @@ sources = load_split(run, "test").pairs.source
 translate = make_translate(run, load_model(run), run.search)
 found = translate(["", *sources])["translation"]
 (folder / "found.json").write_text(json.dumps(found))
+
+import small_corpus
+
+(folder / "beams.json").write_text(
+    json.dumps(small_corpus.translated(run, sources[:5]))
+)
 """
 
 
@@ -71,7 +79,12 @@ def test_a_run_of_jax_resumes_bitwise_and_tensorflow_translates_alike(
     }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path), json.dumps(settings)],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
+        env={
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            "PYTHONPATH": str(EXAMPLES),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -95,6 +108,9 @@ def test_a_run_of_jax_resumes_bitwise_and_tensorflow_translates_alike(
     found = translator.translate(sources)["translation"].numpy()
     expected = json.loads((tmp_path / "found.json").read_text())
     assert [x.decode() for x in found] == expected
+    beams = json.loads((tmp_path / "beams.json").read_text())
+    found = translator.n_best(sources[1:6], 4, 1.0)["translation"].numpy()
+    assert [[x.decode() for x in beam] for beam in found] == beams
 
 
 TEXTS = [

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import KerasTensor, ops
 
+from keras_transformer.losses import smoothed
+
 CHUNK = 512
 CHUNK_OF_ACCELERATOR = 4096  # whose products need more rows to be fast
 
@@ -95,7 +97,7 @@ def token_losses(
         logits = _product(chunk["features"], table, transpose_b=True)
         logits = ops.cast(logits, "float32")  # [C, V]
         nll, gold, d_logits = _cross_entropy(logits, chunk["labels"], of_label)
-        loss = nll + label_smoothing * (gold - chunk["mean_logits"])
+        loss = smoothed(nll, gold, chunk["mean_logits"], label_smoothing)
         if teacher:
             others = _product(chunk["of_teacher"], teacher.table, False, True)
             expected = ops.softmax(ops.cast(others, "float32"))
