@@ -42,7 +42,7 @@ class JaxTrainer:
     few_shapes = True
     # Sums are read a step late, so that the device has its next step by then.
     delay = 1
-    workers, worker = 1, 0
+    worker = 0
 
     def __init__(
         self, distribution: keras.distribution.DataParallel | None = None
@@ -54,12 +54,7 @@ class JaxTrainer:
             _keep_programs()
 
     def sharding(self, parts: int = 1) -> Sharding:
-        """Returns how batches are divided.
-
-        Args:
-            parts: number of parts that a device computes one after the other.
-                Defaults to 1.
-        """
+        """Returns how batches are divided."""
         found = self.distribution
         devices = found.num_model_replicas if found else 1
         return Sharding(replicas=devices, parts=parts)
@@ -75,17 +70,9 @@ class JaxTrainer:
         recipe: Recipe,
         teacher: Transformer | None = None,
     ) -> None:
-        """Makes the programs of a step and of a validation step.
-
-        Args:
-            model: with an optimizer, built in `scope()`.
-            recipe: whose label smoothing and weight of the teacher are used.
-            teacher: a `Transformer` with the same vocabularies, whose
-                predictions are learned besides the labels, or `None` (default).
-        """
+        """Makes the programs of a step and of a validation step."""
         self.model = model
         self._state: tuple | None = None  # of the steps since `store`
-        model.jax_state_sync = self.store  # Keras' callbacks call it
 
         def update(state, others, batch):
             weights, fixed, slots = state
@@ -131,14 +118,9 @@ class JaxTrainer:
         return {name: placed(x) for name, x in batch.items()}
 
     def train(self, batches: Iterator, stop_requests: np.ndarray) -> dict:
-        """Updates the weights by the next batch.
-
-        Returns:
-            Sums over all devices: `loss`, which is minimised and has the part
-            of the teacher; `nll` of the real target tokens; `tokens`, their
-            number; and `stop_requests` as they are.
-        """
+        """Updates the weights by the next batch; returns sums."""
         if self._state is None:
+            self.model.jax_state_sync = self.store  # Keras' callbacks call it
             self._state = (
                 _values(self.model.trainable_variables),
                 _values(self.model.non_trainable_variables),
@@ -150,11 +132,7 @@ class JaxTrainer:
         return {**sums, "stop_requests": stop_requests}
 
     def evaluate(self, batches: Iterator) -> dict:
-        """Returns the same sums for the next batch, without an update.
-
-        Raises:
-            StopIteration: if there is none.
-        """
+        """Returns the sums of the next batch, without an update."""
         self.store()
         return self._evaluation_step(
             _values(self.model.trainable_variables),
@@ -183,6 +161,7 @@ class JaxTrainer:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
         self._state = None
+        del model.jax_state_sync  # `fit` has its own
 
 
 def _keep_programs():

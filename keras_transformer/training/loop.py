@@ -60,16 +60,16 @@ class Trainer(Protocol):
     Attributes:
         few_shapes: whether batches are to have few shapes.
         delay: how many steps later the sums of a step are read.
-        workers, worker: number of workers, and the number of this one.
+        worker: number of this worker.
     """
 
     few_shapes: bool
     delay: int
-    workers: int
     worker: int
 
     def sharding(self, parts: int = 1) -> Sharding:
-        """Returns how batches are divided, each device's share in parts."""
+        """Returns how batches are divided, each device's share in `parts`
+        that it computes one after the other."""
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Returns the context in which models are made."""
@@ -77,19 +77,34 @@ class Trainer(Protocol):
     def prepare(
         self, model: Transformer, recipe: Recipe, teacher: Transformer | None
     ) -> None:
-        """Makes the programs of a step and of a validation step."""
+        """Makes the programs of a step and of a validation step.
+
+        Args:
+            model: with an optimizer, made in `scope()`.
+            recipe: whose label smoothing, parts and weight of the teacher are
+                used.
+            teacher: a `Transformer` with the same vocabularies, whose
+                predictions are learned besides the labels, or `None`.
+        """
 
     def batches(self, batches: Iterable[Batch]) -> Generator:
         """Returns what `train` and `evaluate` take the next batch from."""
 
     def train(self, batches: Iterator, stop_requests: np.ndarray) -> dict:
-        """Updates the weights by the next batch; returns sums over it."""
+        """Updates the weights by the next batch.
+
+        Returns:
+            Sums over all devices: `loss`, which is minimised and has the part
+            of the teacher; `nll` of the real target tokens; `tokens`, their
+            number; and `stop_requests`, the vectors that the workers passed.
+        """
 
     def evaluate(self, batches: Iterator) -> dict:
-        """Returns the sums of the next batch, or raises `StopIteration`."""
+        """Returns the same sums of the next batch, without an update, or raises
+        `StopIteration`."""
 
     def total(self, vector: np.ndarray) -> np.ndarray:
-        """Returns the sum of a vector over all replicas."""
+        """Returns the sum of a vector over all replicas of all workers."""
 
     def store(self) -> None:
         """Puts the state of training into the variables of the model."""

@@ -79,11 +79,7 @@ class TensorFlowTrainer:
         )
 
     def sharding(self, parts: int = 1) -> Sharding:
-        """Returns how batches are divided, for this worker.
-
-        Args:
-            parts: number of parts of each replica. Defaults to 1.
-        """
+        """Returns how batches are divided, for this worker."""
         replicas = self.strategy.num_replicas_in_sync // self.workers
         return Sharding(self.workers, self.worker, replicas, parts)
 
@@ -97,14 +93,7 @@ class TensorFlowTrainer:
         recipe: Recipe,
         teacher: Transformer | None = None,
     ) -> None:
-        """Makes the programs of a step and of a validation step.
-
-        Args:
-            model: with an optimizer, built in `scope()`.
-            recipe: whose label smoothing and weight of the teacher are used.
-            teacher: a `Transformer` with the same vocabularies, whose
-                predictions are learned besides the labels, or `None` (default).
-        """
+        """Makes the programs of a step and of a validation step."""
         smoothing = recipe.label_smoothing
         parts = recipe.gradient_accumulation_steps
         signature = self._signature(parts)
@@ -158,22 +147,12 @@ class TensorFlowTrainer:
         return self.strategy.experimental_distribute_values_from_function(piece)
 
     def train(self, batches: Iterator, stop_requests: np.ndarray) -> dict:
-        """Updates the weights by the next batch.
-
-        Returns:
-            Sums over all replicas: `loss`, which is minimised and has the part
-            of the teacher; `nll` of the real target tokens; `tokens`, their
-            number; and `stop_requests`, the vectors that the workers passed.
-        """
+        """Updates the weights by the next batch; returns sums."""
         stop_requests = tf.constant(stop_requests, tf.float64)
         return self._training_step(next(batches), stop_requests)
 
     def evaluate(self, batches: Iterator) -> dict:
-        """Returns the same sums for the next batch, without an update.
-
-        Raises:
-            StopIteration: if there is none.
-        """
+        """Returns the sums of the next batch, without an update."""
         return self._evaluation_step(next(batches))
 
     def total(self, vector: np.ndarray) -> np.ndarray:
