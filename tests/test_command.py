@@ -243,20 +243,23 @@ def test_a_backend_that_is_missing_is_named_with_the_one_to_take(
     monkeypatch, capsys
 ):
     """`pip install` would not bring PyTorch."""
+    refused = "KERAS_BACKEND=torch. Set KERAS_BACKEND=tensorflow"
 
-    for backend, missing, expected in (
-        ("torch", "torch", "KERAS_BACKEND=torch. Set KERAS_BACKEND=tensorflow"),
-        ("torch", None, "KERAS_BACKEND=torch. Set KERAS_BACKEND=tensorflow"),
-        ("torch", "apache_beam", "needs more packages"),
-        ("tensorflow", "torch", "is missing. `translate` needs more packages"),
+    for backend, name, missing, expected in (
+        ("torch", "translate", "torch", refused),
+        ("torch", "translate", None, refused),
+        ("torch", "translate", "apache_beam", "needs more packages"),
+        ("tensorflow", "translate", "torch", "`translate` needs more packages"),
+        ("tensorflow", "average", "tensorflow", "Or set KERAS_BACKEND=jax"),
+        ("jax", "average", "jax", r"pip install '.[jax]'"),
     ):
 
         def imports(given, name=missing):
             raise ImportError(f"{name} is missing.", name=name)
 
         monkeypatch.setenv("KERAS_BACKEND", backend)
-        monkeypatch.setattr(commands, "translate", imports)
-        status, captured = run_command(capsys, "translate", "model")
+        monkeypatch.setattr(commands, name, imports)
+        status, captured = run_command(capsys, name, "folder")
         assert status == 1
         assert expected in captured.err
 

@@ -4,8 +4,8 @@
 # Layers and models run on JAX as they are, and `fit` trains them over all devices
 # with `keras.distribution`. This guide makes one update on one device, on four,
 # and with the matrices of the model cut in two, and gets the same weights. No GPU
-# is needed: it splits the processor into four devices. The commands, such as
-# `keras-transformer train`, need TensorFlow.
+# is needed: it splits the processor into four devices. `keras-transformer train`
+# runs on JAX, too: see [Several devices and machines](several_devices.py).
 
 # %%
 import os
