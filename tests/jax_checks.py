@@ -148,6 +148,20 @@ def test_chunks_give_the_loss_of_all_tokens_at_once():
             np.testing.assert_allclose(scaled[i] / 3, expected[i], atol=4e-4)
 
 
+def test_the_loss_keeps_no_logits_of_all_tokens():
+    count = 3 * CHUNK + 1
+    x, table = jnp.ones((count, 22)), jnp.ones((31, 22))
+
+    def loss(x, table):
+        labels, weights = jnp.zeros(count, "int32"), jnp.ones(count)
+        return projection_loss(x, table, labels, weights, 0.1)
+
+    program = str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(x, table))
+    assert ",22]" in program
+    assert f"[{-(-count // 4)},31]" in program
+    assert f"[{count},31]" not in program
+
+
 def test_lora_trains_its_factors_alone():
     config = small_model().config
     recipe = Recipe(lora_rank=2, initial_run="one", dtype_policy="float32")

@@ -302,8 +302,9 @@ class Loop:
             sums = self.trainer.train(batches, self._stop_requests())
             stop, signals = (float(x) for x in sums.pop("stop_requests"))
             unread.append((step, sums))
-            is_last = step + 1 == last or stop > 0 or signals > 0
-            while len(unread) > (0 if is_last else self.trainer.delay):
+            # Callbacks always have logs, at the end those of the last step.
+            reads_all = step in (done, last - 1) or stop > 0 or signals > 0
+            while len(unread) > (0 if reads_all else self.trainer.delay):
                 read(*unread.popleft())
             callbacks.on_train_batch_end(batch, logs)
             if signals > 0:
