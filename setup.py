@@ -21,7 +21,7 @@ TEXT = [
     "pyarrow",  # Parquet and Zstandard files; tensorflow-datasets has it, too
     "tensorflow-serving-api>=2.21",  # the form of requests to warm up with
     "matplotlib",
-    "tensorboard",  # behind tf.summary, no longer required by tensorflow
+    "tensorboard",  # its logs of a run
 ]
 
 # All that training on JAX needs; a GPU needs `jax[cuda13]` besides.
@@ -114,7 +114,7 @@ setup(
             *MARIAN,
             *CTRANSLATE2,
             "ovmsclient",  # a client of servers that is not ours
-            "jax",  # the layers without TensorFlow are tested on it
+            "jax",  # layers and training without TensorFlow are tested on it
             "ruff==0.17.5",
             "mypy>=2.4.1",
             "pre-commit",

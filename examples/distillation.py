@@ -24,7 +24,7 @@ Promise: one command from a teacher to an export. On Multi30k, a student
 of this shape is 3 times as fast as 4 + 4 layers with beam 4
 (docs/benchmarks.md). With new sources besides, as `small_corpus.py` makes them,
 it has a BLEU of 41.27 where 4 + 4 layers have 42.25, and with four teachers
-41.60 (`small_corpus_jax.py`). Without new sources is not measured.
+41.60 (docs/results.md). Without new sources is not measured.
 """
 
 import argparse

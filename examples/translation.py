@@ -29,7 +29,7 @@ from keras_transformer.training import (
 )
 
 RECIPE = Recipe(
-    corpus="builtin",
+    corpus="tfds:keras_transformer_phrases",  # the built-in one
     vocab_size=1000,
     tokens_per_batch=1500,
     warmup_steps=250,
@@ -66,7 +66,9 @@ def main(folder="runs/demo", export="saved_models/demo/1", steps=STEPS):
         saved_model.export(run, export)
 
     model = SavedTranslator(export)
-    test = load_pairs("builtin", "test", "en", "de", run.recipe.data_dir)
+    test = load_pairs(
+        run.recipe.corpus, "test", "en", "de", run.recipe.data_dir
+    )
     hypotheses = translate_lines(model.translate, test.source)
     result = {
         **evaluation.score(hypotheses, test.target),

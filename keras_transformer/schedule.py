@@ -72,6 +72,12 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         step = ops.cast(step, "float32") + 1
         return self.scale * learning_rate(step, self.d_model, self.warmup_steps)
 
+    def at(self, step: int) -> float:
+        """Returns the rate after `step` updates, without a device."""
+        rising = (step + 1) * self.warmup_steps**-1.5
+        rate = min((step + 1) ** -0.5, rising) / math.sqrt(self.d_model)
+        return self.scale * rate
+
     def get_config(self) -> dict[str, Any]:
         return {
             "d_model": self.d_model,

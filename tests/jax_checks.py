@@ -48,7 +48,7 @@ def a_batch(parts=1):
         for _ in range(2)
     ]
     pairs = EncodedPairs(*map(Rows.of, sides))
-    batch = make_batch(pairs, Sharding(parts=parts), few_shapes=True)
+    batch = make_batch(pairs, Sharding(parts=parts), longest=64)
     return {name: x[0] for name, x in batch.items()}
 
 

@@ -80,15 +80,14 @@ def train_small_model(
         steps_done = checkpoints.restore_newest(folder, model)["step"]
         steps = steps_done + 10
     before = weights_of(model)
-    sharding, few_shapes = trainer.sharding(parts), trainer.few_shapes
+    sharding = trainer.sharding(parts)
+    longest = 128 if trainer.few_shapes else None
     pairs = some_pairs()
     validation = pairs.take(np.arange(3)) if folder else pairs
     history = keras.callbacks.History()
     Loop(model, recipe, trainer, teacher).fit(
-        training_batches(
-            pairs, 131, 1, sharding, steps_done, few_shapes=few_shapes
-        ),
-        evaluation_batches(validation, 131, sharding, few_shapes),
+        training_batches(pairs, 131, 1, sharding, steps_done, longest=longest),
+        evaluation_batches(validation, 131, sharding, longest),
         ResumePoint(steps_done, Best()),
         steps,
         keras.callbacks.CallbackList([history], model=model),

@@ -217,8 +217,8 @@ def test_batches_of_few_shapes_hold_the_same_pairs():
     shapes, both = (
         [],
         [
-            training_batches(pairs, 499, 3, sharding, few_shapes=few)
-            for few in (False, True)
+            training_batches(pairs, 499, 3, sharding, longest=longest)
+            for longest in (None, 23)
         ],
     )
     for _ in range(300):  # more than two epochs
@@ -228,6 +228,7 @@ def test_batches_of_few_shapes_hold_the_same_pairs():
             expected = np.pad(x, [(0, n) for n in missing])
             np.testing.assert_array_equal(few[name], expected)
         assert few["source"].shape == few["target"].shape
+        assert few["source"].shape[-1] <= 23  # and no multiple of 4 beyond
         shapes.append(
             [(b["source"].shape, b["target"].shape) for b in (plain, few)]
         )

@@ -78,3 +78,9 @@ def test_updates_of_several_batches_have_the_rates_of_equation_3():
         values.append(float(keras.ops.convert_to_numpy(weight)[0]))
     expected = [paper.learning_rate(s, d_model, warmup) for s in range(1, 9)]
     np.testing.assert_allclose(-np.diff(values), expected, rtol=1e-4)
+
+
+def test_the_rate_of_a_step_needs_no_device():
+    schedule = TransformerSchedule(d_model=22, warmup_steps=7, scale=0.3)
+    for step in (0, 3, 6, 7, 1000):
+        assert schedule.at(step) == pytest.approx(float(schedule(step)))

@@ -23,8 +23,8 @@ EXTRAS = {
 }
 ON_JAX = ("train", "prepare", "average")  # they run there, too
 OTHER_BACKEND = (
-    "The command needs Keras on TensorFlow, or to train, on JAX. Received: "
-    "KERAS_BACKEND={}. Set KERAS_BACKEND=tensorflow."
+    "This command needs Keras on TensorFlow; `train`, `prepare` and `average` "
+    "also run on JAX. Received: KERAS_BACKEND={}. Set KERAS_BACKEND=tensorflow."
 )
 
 

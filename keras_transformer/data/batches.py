@@ -186,7 +186,7 @@ def training_batches(
     seed: int,
     sharding: Sharding = Sharding(),
     first_batch: int = 0,
-    few_shapes: bool = False,
+    longest: int | None = None,
 ) -> Iterator[Batch]:
     """Yields shuffled batches without end.
 
@@ -197,8 +197,8 @@ def training_batches(
         seed: seed of the order, which differs in each epoch.
         sharding: how each batch is divided. Defaults to no division.
         first_batch: number of batches to skip, for resuming. Defaults to 0.
-        few_shapes: whether batches are padded to a few shapes, see
-            `make_batch`. Defaults to False.
+        longest: pads batches to a few shapes, see `make_batch`. Defaults to
+            `None`.
 
     Yields:
         This worker's share of each batch, see `make_batch`.
@@ -207,7 +207,7 @@ def training_batches(
     first, skipped = plan.position(first_batch)
     for pool in itertools.count(first):
         for batch in cut(*plan.read(pairs, pool), skipped):
-            yield make_batch(batch, sharding, few_shapes)
+            yield make_batch(batch, sharding, longest)
         skipped = 0
 
 
@@ -215,7 +215,7 @@ def evaluation_batches(
     encoded: EncodedPairs,
     tokens: int,
     sharding: Sharding = Sharding(),
-    few_shapes: bool = False,
+    longest: int | None = None,
 ) -> list[Batch]:
     """Returns batches with every pair once, the longest pairs first.
 
@@ -223,7 +223,7 @@ def evaluation_batches(
     """
     order, sizes = cut_batches(encoded.lengths, _batch_count(encoded, tokens))
     return [
-        make_batch(batch, sharding, few_shapes)
+        make_batch(batch, sharding, longest)
         for batch in cut(encoded.take(order[::-1]), sizes[::-1])
     ]
 
@@ -250,7 +250,7 @@ def cut(
 def make_batch(
     pairs: EncodedPairs,
     sharding: Sharding = Sharding(),
-    few_shapes: bool = False,
+    longest: int | None = None,
 ) -> Batch:
     """Returns this worker's share of a batch, divided into parts.
 
@@ -260,9 +260,10 @@ def make_batch(
     Args:
         pairs: the pairs of the batch, with end tokens.
         sharding: how the batch is divided. Defaults to no division.
-        few_shapes: whether rows and lengths are rounded up, so that a program
-            that is compiled for each shape is compiled for few. Source and
-            target then have the same length. Defaults to False.
+        longest: maximum number of tokens of a side. With it, rows and lengths
+            are rounded up, lengths at most to it, so that a program that is
+            compiled for each shape is compiled for few; source and target have
+            the same length. Defaults to `None`: as little padding as possible.
 
     Returns:
         A dictionary with an entry of each array for each of R replicas and A
@@ -274,9 +275,10 @@ def make_batch(
         the mean over the batch's real tokens.
     """
     rows, length = -(-len(pairs) // (sharding.devices * sharding.parts)), 0
-    if few_shapes:
+    if longest is not None:
         rows = rounded_up(rows)
         length = rounded_up(int(pairs.lengths.max(initial=1)), least=4)
+        length = min(length, longest)
     labels = pairs.target.padded(length)
     real = labels != PAD
     target = np.roll(labels, 1, axis=1)

@@ -17,7 +17,6 @@ Two files of any names are the corpus `files:SOURCE:TARGET`, to train on.
 """
 
 import dataclasses
-import importlib.util
 import itertools
 import os
 import pathlib
@@ -140,15 +139,12 @@ def open_corpus(
         return table_files.row_pairs(corpus, source, target)
     if corpus.startswith(FILES):
         return _pair_of_files(corpus, split)
-    if corpus == "builtin" and not importlib.util.find_spec(
-        "tensorflow_datasets"
-    ):
+    if corpus == "builtin":
         return phrases(split, source, target)
     if not is_path(corpus):
         from keras_transformer.data.tfds_corpus import tfds_pairs
 
         name = corpus.removeprefix("tfds:")
-        name = "keras_transformer_phrases" if corpus == "builtin" else name
         return tfds_pairs(name, split, source, target, data_dir)
     return _folder_pairs(corpus, split, source, target)
 

@@ -108,10 +108,9 @@ def beam_search(
             worst of K finished hypotheses, as in transformers with
             `early_stopping=False`; "filled" as soon as K hypotheses are
             finished.
-        longest: the number of steps that the search may take, if larger than
-            `max_lengths`. Inside `jax.jit`, which needs to know how long the
-            results are, it must be given unless `max_lengths` are numbers of
-            Python or NumPy. Defaults to the largest of `max_lengths`.
+        longest: L, at least the largest of `max_lengths`. `jax.jit` needs it,
+            unless `max_lengths` are numbers of Python or NumPy. Defaults to the
+            largest of `max_lengths`.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and

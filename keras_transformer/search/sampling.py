@@ -69,10 +69,9 @@ def greedy_search(
             end token included, or `None`. A smaller maximum takes precedence.
         prefix: integers `(B, P)`, the tokens that each row begins with, -1
             where any token is allowed, or `None`.
-        longest: the number of steps that the search may take, if larger than
-            `max_lengths`. Inside `jax.jit`, which needs to know how long the
-            results are, it must be given unless `max_lengths` are numbers of
-            Python or NumPy. Defaults to the largest of `max_lengths`.
+        longest: L, at least the largest of `max_lengths`. `jax.jit` needs it,
+            unless `max_lengths` are numbers of Python or NumPy. Defaults to the
+            largest of `max_lengths`.
 
     Returns:
         ids `(B, L)`, padded with 0 after the end token, and float32 scores

@@ -213,8 +213,8 @@ class Checkpoint(keras.callbacks.Callback):
     The last checkpoints and the best one by `val_bleu` are kept. Ends training
     after `patience` validations without a better `val_bleu`. Only validations
     every `validate_every` steps count: an extra one after an early stop does
-    not. A checkpoint has the training logs of its step, so that a run that is
-    resumed before its validation ended chooses as an uninterrupted one.
+    not. At a validation it has the training logs of its step, so that a run
+    that is resumed before the validation ended chooses as an uninterrupted one.
 
     Args:
         run: the `Run`.

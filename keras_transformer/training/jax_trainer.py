@@ -31,8 +31,8 @@ from keras_transformer.training.recipe import Recipe
 class JaxTrainer:
     """Trains a model on the devices of JAX; see `loop.Trainer`.
 
-    The state of training is on the devices while steps run. `store` puts it
-    into the model; callbacks that look at their `model` find it there.
+    The state of training is on the devices while steps run, and `store` puts it
+    into the model. `self.model` of a callback calls `store` first.
 
     Args:
         distribution: a `keras.distribution.DataParallel`. Defaults to one over
@@ -47,6 +47,12 @@ class JaxTrainer:
     def __init__(
         self, distribution: keras.distribution.DataParallel | None = None
     ):
+        if jax.process_count() > 1:
+            raise ValueError(
+                "Training on JAX takes the devices of one process. Received: "
+                f"{jax.process_count()} processes. Train on one machine, or on "
+                "several with TensorFlow."
+            )
         if distribution is None and jax.device_count() > 1:
             distribution = keras.distribution.DataParallel()
         self.distribution = distribution
@@ -166,7 +172,7 @@ class JaxTrainer:
 
 def _keep_programs():
     """Lets JAX keep what it compiles, unless it is told where already."""
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None:
         cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
         folder = os.path.join(cache, "keras_transformer", "jax")
         jax.config.update("jax_compilation_cache_dir", folder)

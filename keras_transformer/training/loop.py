@@ -294,7 +294,7 @@ class Loop:
             logs["tokens/s"] = round((tokens - before) / (now - began))
             if not self.has_compiled:  # as the first step of all did
                 self.has_compiled, began, before = True, now, tokens
-            logs["learning_rate"] = float(self.schedule(step))
+            logs["learning_rate"] = self.schedule.at(step)
 
         for step in range(done, last):
             batch = step % self.every

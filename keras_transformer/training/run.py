@@ -15,10 +15,10 @@ model, `train_run` trains it.
 """
 
 import dataclasses
-import importlib.metadata
 import json
 import os
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -202,7 +202,7 @@ def record_start(run: Run, dtype_policy: str, devices: int, steps: int):
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "keras_transformer": keras_transformer.__version__,
         "keras": keras.__version__,
-        "backend": f"{backend} {importlib.metadata.version(backend)}",
+        "backend": f"{backend} {sys.modules[backend].__version__}",
         "numpy": np.__version__,
         "processor": hardware.describe(),
         "dtype_policy": dtype_policy,

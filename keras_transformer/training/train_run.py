@@ -1,8 +1,8 @@
 """Training, sections 5.2 to 5.4: from the corpus of a run to its weights.
 
 `train` reads top to bottom. Sentence pairs come from `run_data`, batches from
-`data.batches`. Steps are in `loop` and `step`, the choice of the final weights
-in `checkpoint_averaging`.
+`data.batches`. Steps are in `loop` and in the trainers, the choice of the final
+weights in `checkpoint_averaging`.
 """
 
 import contextlib
@@ -68,11 +68,12 @@ def train(
         strategy: what divides batches over devices: on TensorFlow a
             `tf.distribute` strategy, on JAX a `keras.distribution.DataParallel`
             over devices of this process. Defaults to all GPUs, on JAX to all
-            devices; with `TF_CONFIG`, to those of all workers.
+            devices; on TensorFlow with `TF_CONFIG`, to those of all workers.
         verbose: 0 for nothing, 1 for a line that is renewed, 2 for a line every
             minute. Defaults to 1 on a terminal, to 2 elsewhere.
         callbacks: Keras callbacks, or one. An epoch of theirs is
-            `validate_every` steps.
+            `validate_every` steps. On JAX, the logs of a step may be those of
+            the step before.
 
     Returns:
         The trained `Transformer`, with the chosen weights on the first worker.
@@ -109,19 +110,20 @@ def train(
             print(f"Nothing to do: {reason}.")
         else:
             # Section 5.1: batches of similar lengths
+            longest = recipe.max_length if trainer.few_shapes else None
             batches = training_batches(
                 pairs,
                 recipe.tokens_per_batch,
                 recipe.seed,
                 sharding,
                 first_batch=start.step,
-                few_shapes=trainer.few_shapes,
+                longest=longest,
             )
             validation_batches = evaluation_batches(
                 validation.encoded,
                 recipe.tokens_per_batch,
                 sharding,
-                trainer.few_shapes,
+                longest,
             )
 
             # Sections 5.3 and 5.4: steps, validations, checkpoints
