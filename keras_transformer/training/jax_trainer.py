@@ -204,8 +204,9 @@ def _over_parts(function, fixed, batch):
 
 
 def _decoder_output(model, weights, fixed, part, training):
-    """Returns features `(N, D)`, and the fixed variables afterwards, such as
-    the states of random generators."""
+    """Returns features `(N, D)`; and the fixed variables afterwards, such as
+    the states of random generators, the matrix of the projection, and its bias,
+    which may be `None`."""
     variables = model.trainable_variables, model.non_trainable_variables
     mapping = [
         pair
@@ -213,25 +214,13 @@ def _decoder_output(model, weights, fixed, part, training):
         for pair in zip(names, values, strict=True)
     ]
     inputs = {name: part[name] for name in ("source", "target")}
+    layer = model.target_embedding
     with keras.StatelessScope(mapping) as scope:
         features = model.decoder_output(inputs, training=training)
+        table = layer.projection.value
+        bias = layer.logits_bias.value if layer.use_logits_bias else None
     fixed = [scope.get_current_value(v) for v in variables[1]]
-    return features.reshape(-1, features.shape[-1]), fixed
-
-
-def _table_and_bias(model, weights, fixed):
-    """Returns the matrix of the projection and its bias, which may be None."""
-    values = {
-        id(variable): value
-        for variables, found in (
-            (model.trainable_variables, weights),
-            (model.non_trainable_variables, fixed),
-        )
-        for variable, value in zip(variables, found, strict=True)
-    }
-    layer = model.target_embedding
-    bias = values[id(layer.logits_bias)] if layer.use_logits_bias else None
-    return values[id(layer.projection)], bias
+    return features.reshape(-1, features.shape[-1]), (fixed, table, bias)
 
 
 def _gradients(model, recipe, weights, fixed, part, teacher, others):
@@ -240,19 +229,23 @@ def _gradients(model, recipe, weights, fixed, part, teacher, others):
     predicted = None
     if teacher:
         values, fixed_values = others
-        x, _ = _decoder_output(teacher, values, fixed_values, part, False)
-        x, table = with_bias(x, *_table_and_bias(teacher, values, fixed_values))
+        x, (_, table, bias) = _decoder_output(
+            teacher, values, fixed_values, part, False
+        )
+        x, table = with_bias(x, table, bias)
         table = table.astype(x.dtype)
         predicted = TeacherTokens(x, table, recipe.teacher_weight)
 
     def features_of(weights):
         return _decoder_output(model, weights, fixed, part, True)
 
-    features, backward, new_fixed = jax.vjp(features_of, weights, has_aux=True)
+    features, backward, (new_fixed, table, bias) = jax.vjp(
+        features_of, weights, has_aux=True
+    )
     layer = model.target_embedding
     labels = part["labels"].reshape(-1)
     found = token_losses(
-        *with_bias(features, *_table_and_bias(model, weights, fixed)),
+        *with_bias(features, table, bias),
         labels,
         part["weights"].reshape(-1),
         recipe.label_smoothing,
@@ -274,10 +267,12 @@ def _gradients(model, recipe, weights, fixed, part, teacher, others):
 
 def _losses(model, recipe, weights, fixed, part):
     """Returns the sums over the real tokens of a part, without dropout."""
-    features, _ = _decoder_output(model, weights, fixed, part, False)
+    features, (_, table, bias) = _decoder_output(
+        model, weights, fixed, part, False
+    )
     labels = part["labels"].reshape(-1)
     found = token_losses(
-        *with_bias(features, *_table_and_bias(model, weights, fixed)),
+        *with_bias(features, table, bias),
         labels,
         part["weights"].reshape(-1),
         recipe.label_smoothing,
