@@ -34,7 +34,7 @@ serve: .venv/text .venv/serve $(MODEL)  ## serve the demo's model, with a page
 # All that has to pass.
 check: lint test test-programs test-serve test-jax test-torch
 
-test: .venv/dev  ## what to run while working: three to seven minutes
+test: .venv/dev  ## what to run while working: three to eight minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # TensorFlow writes what it computes; the other backends compute the same. On JAX
