@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_check.py CORPUS [--minutes 1] [--trace FOLDER]
 
-CORPUS is a folder of `keras-transformer prepare`, of a few MB. What is needed
-can be carried there as wheels:
+CORPUS is a folder of `keras-transformer prepare`, of a few MB. The packages can
+be carried there as wheels:
 
     pip wheel '.[jax]' --wheel-dir wheels     # with a network; then there
     pip install --no-index --find-links wheels 'keras-transformer-paper[jax]'

@@ -107,7 +107,7 @@ def computes_in_bfloat16() -> bool:
     if keras.backend.backend() == "jax":
         import jax
 
-        # Of GPUs of AMD it is no number, such as "gfx942".
+        # AMD's GPUs have a name instead of a number, such as "gfx942".
         found = [getattr(x, "compute_capability", "8") for x in jax.devices()]
         return jax.default_backend() != "cpu" and all(
             "gfx" in x or float(x) >= 8 for x in map(str, found)

@@ -162,7 +162,7 @@ def test_a_file_imports_only_public_and_portable_packages(path):
 def test_data_and_training_run_on_either_backend(path):
     name, nodes = name_of(path), ast.walk(ast.parse(path.read_text()))
     functions = [x for x in nodes if isinstance(x, ast.FunctionDef)]
-    # What `data` may reach is all that it needs.
+    # `data` needs no more than it may reach.
     parts = {"data", "training", *MAY_REACH["data"]}
     for line, module, _ in imports(path):
         package = module.split(".")[0].removesuffix("_text")
