@@ -28,6 +28,49 @@ from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.validation import check_argument
 
 
+def position_arguments(
+    config: TransformerConfig, dtype: Any = None
+) -> dict[str, Any]:
+    """Returns the arguments of a layer that embeds, positions included."""
+    return {
+        "d_model": config.d_model,
+        "positions": config.positions,
+        "max_length": config.max_length,
+        "dropout_rate": config.dropout_rate,
+        "dtype": dtype,
+    }
+
+
+def embedding_arguments(
+    config: TransformerConfig, dtype: Any = None
+) -> dict[str, Any]:
+    """Returns the arguments of a `PositionalEmbedding` of ids."""
+    return {
+        **position_arguments(config, dtype),
+        "scale_embeddings": config.scale_embeddings,
+        "mask_zero": False,  # masks are explicit
+    }
+
+
+def layer_arguments(
+    config: TransformerConfig, dtype: Any = None
+) -> dict[str, Any]:
+    """Returns the arguments of an `EncoderLayer` or a `DecoderLayer`."""
+    return {
+        **{name: getattr(config, name) for name in LAYER_FIELDS},
+        # Not an instance: each layer is to draw a seed of its own.
+        "kernel_initializer": {
+            "class_name": "VarianceScaling",
+            "config": {
+                "scale": config.initializer_scale,
+                "mode": "fan_avg",
+                "distribution": "uniform",
+            },
+        },
+        "dtype": dtype,
+    }
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(keras.Model):
     """Builds the encoder and the decoder of figure 1, over one or two
@@ -76,32 +119,8 @@ class Transformer(keras.Model):
         self.seed = seed
         dtype = kwargs.pop("dtype", None)
         seeds = (mixed_seed(seed, site) for site in itertools.count())
-        position_arguments = {
-            "d_model": config.d_model,
-            "positions": config.positions,
-            "max_length": config.max_length,
-            "dropout_rate": config.dropout_rate,
-            "dtype": dtype,
-        }
-        embedding_arguments = {
-            **position_arguments,
-            "scale_embeddings": config.scale_embeddings,
-            "mask_zero": False,
-        }
-        layer_arguments = {
-            **{name: getattr(config, name) for name in LAYER_FIELDS},
-            # Not an instance: each layer is to draw a seed of its own.
-            "kernel_initializer": {
-                "class_name": "VarianceScaling",
-                "config": {
-                    "scale": config.initializer_scale,
-                    "mode": "fan_avg",
-                    "distribution": "uniform",
-                },
-            },
-            "dtype": dtype,
-        }
-
+        embedding = embedding_arguments(config, dtype)
+        layer = layer_arguments(config, dtype)
         shared = config.shared_vocabulary
         self.target_embedding = PositionalEmbedding(
             config.vocab_size,
@@ -109,7 +128,7 @@ class Transformer(keras.Model):
             name="embedding" if shared else "target_embedding",
             tie_projection=config.tie_projection,
             use_logits_bias=config.use_logits_bias,
-            **embedding_arguments,
+            **embedding,
         )
         self.source_embedding = self.target_embedding
         if config.source_vocab_size is not None:
@@ -117,26 +136,22 @@ class Transformer(keras.Model):
                 config.source_vocab_size,
                 seed=next(seeds),
                 name="source_embedding",
-                **embedding_arguments,
+                **embedding,
             )
         elif config.source_features is not None:
             self.source_embedding = FeatureEmbedding(
                 use_bias=config.use_bias,
                 seed=next(seeds),
                 name="source_embedding",
-                **position_arguments,
+                **position_arguments(config, dtype),
             )
         self.encoder_layers = [
-            EncoderLayer(
-                name=f"encoder_{i}", seed=next(seeds), **layer_arguments
-            )
+            EncoderLayer(name=f"encoder_{i}", seed=next(seeds), **layer)
             for i in range(config.encoder_depth)
         ]
         self.encoder_norm = self._final_norm("encoder_norm", dtype)
         self.decoder_layers = [
-            DecoderLayer(
-                name=f"decoder_{i}", seed=next(seeds), **layer_arguments
-            )
+            DecoderLayer(name=f"decoder_{i}", seed=next(seeds), **layer)
             for i in range(config.decoder_depth)
         ]
         self.decoder_norm = self._final_norm("decoder_norm", dtype)
