@@ -6,6 +6,7 @@ from typing import Any
 from keras_transformer.ids import END
 from keras_transformer.validation import (
     check_at_least,
+    check_choice,
     check_field,
     check_types,
     option_field,
@@ -26,9 +27,15 @@ LAYER_FIELDS = (
     "use_bias",
     "layer_norm_epsilon",
     "sliding_window",
+    "num_key_value_heads",
+    "normalization",
+    "feed_forward",
+    "qk_norm",
 )
 
-POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", None)
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", None)
+NORMALIZATIONS = ("layer", "rms")
+FEED_FORWARDS = ("ffn", "swiglu")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -40,6 +47,19 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_heads": 16,
         "d_ff": 4096,
         "dropout_rate": 0.3,
+    },
+    # "tiny" with the block of today's models, and as many weights.
+    "modern": {
+        "num_layers": 4,
+        "d_model": 128,
+        "num_heads": 4,
+        "num_key_value_heads": 2,
+        "d_ff": 240,
+        "norm_first": True,
+        "normalization": "rms",
+        "feed_forward": "swiglu",
+        "positions": "rotary",
+        "use_bias": False,
     },
 }
 
@@ -97,7 +117,28 @@ class TransformerConfig:
         "self-attention sees this many positions, a position itself and those "
         "next to it on each side, instead of all; section 4",
     )
-    # "sinusoidal_halves" as in Marian; "learned", table 3 row E; or None
+    num_key_value_heads: int | None = option_field(
+        None,
+        "number of heads of keys and values, which attention heads share "
+        "(default: one for each); not in the paper",
+    )
+    normalization: str = option_field(
+        "layer",
+        "layer normalisation, or rms, by the root mean square alone; not in "
+        "the paper",
+        choices=NORMALIZATIONS,
+    )
+    feed_forward: str = option_field(
+        "ffn",
+        "feed-forward network of section 3.3, or swiglu, which is gated; not "
+        "in the paper",
+        choices=FEED_FORWARDS,
+    )
+    qk_norm: bool = option_field(
+        False, "normalise queries and keys; not in the paper"
+    )
+    # "sinusoidal_halves" as in Marian; "learned", table 3 row E; "rotary",
+    # inside self-attention; or None
     positions: str | None = "sinusoidal"
     max_length: int | None = None  # number of learned positions
     scale_embeddings: bool = True  # times √d_model, section 3.4
@@ -129,6 +170,7 @@ class TransformerConfig:
             value_dim=1,
             max_length=1,
             sliding_window=1,
+            num_key_value_heads=1,
         )
         if None not in (self.source_vocab_size, self.source_features):
             raise ValueError(
@@ -142,22 +184,33 @@ class TransformerConfig:
                 check_field(self, field.name, 0 <= rate < 1, "in [0, 1)")
         for name in ("layer_norm_epsilon", "initializer_scale"):
             check_field(self, name, getattr(self, name) > 0, "positive")
-        check_field(
-            self,
-            "positions",
-            self.positions in POSITIONS,
-            '"sinusoidal", "sinusoidal_halves", "learned" or None',
-        )
+        check_choice("positions", self.positions, POSITIONS)
+        check_choice("normalization", self.normalization, NORMALIZATIONS)
+        check_choice("feed_forward", self.feed_forward, FEED_FORWARDS)
         if self.positions == "learned" and self.max_length is None:
             raise ValueError(
                 "Learned positions need `max_length`, the number of positions "
                 "to learn. Received: max_length=None"
             )
+        groups = self.num_key_value_heads or self.num_heads
+        check_field(
+            self,
+            "num_key_value_heads",
+            self.num_heads % groups == 0,
+            f"a divisor of num_heads={self.num_heads}",
+        )
         if self.key_dim is None and self.d_model % self.num_heads:
             raise ValueError(
                 "`d_model` must be divisible by `num_heads`. Received: "
                 f"d_model={self.d_model}, num_heads={self.num_heads}. "
                 "Choose another number of heads, or set `key_dim`."
+            )
+        key_dim = self.key_dim or self.d_model // self.num_heads
+        if self.positions == "rotary" and key_dim % 2:
+            raise ValueError(
+                "Rotary positions rotate pairs of dimensions: `key_dim`, by "
+                "default d_model / num_heads, must be even. Received: "
+                f"key_dim={key_dim}. Set another `key_dim`."
             )
 
     @classmethod
@@ -165,8 +218,10 @@ class TransformerConfig:
         """Returns a configuration of the literature.
 
         Args:
-            name: "base" or "big", columns of table 3, or "tiny", a small model
-                for data sets of about 29,000 sentence pairs.
+            name: "base" or "big", columns of table 3; "tiny", a small model
+                for data sets of about 29,000 sentence pairs; or "modern", of
+                the same size with rotary positions, root mean square
+                normalisation, a gated feed-forward network and grouped queries.
             overrides: fields to set to other values.
 
         Raises:

@@ -24,8 +24,13 @@ from keras_transformer.layers.arguments import (
     frozen_parts,
     mixed_seed,
 )
-from keras_transformer.layers.normalization import LayerNormalization
+from keras_transformer.layers.normalization import NORMALIZATIONS
 from keras_transformer.validation import check_argument
+
+
+def is_rotary(config: TransformerConfig) -> bool:
+    """Returns whether self-attention, not the embedding, has the positions."""
+    return config.positions == "rotary"
 
 
 def position_arguments(
@@ -34,7 +39,8 @@ def position_arguments(
     """Returns the arguments of a layer that embeds, positions included."""
     return {
         "d_model": config.d_model,
-        "positions": config.positions,
+        # Rotary ones are in the layers, see `layer_arguments`.
+        "positions": None if is_rotary(config) else config.positions,
         "max_length": config.max_length,
         "dropout_rate": config.dropout_rate,
         "dtype": dtype,
@@ -58,6 +64,7 @@ def layer_arguments(
     """Returns the arguments of an `EncoderLayer` or a `DecoderLayer`."""
     return {
         **{name: getattr(config, name) for name in LAYER_FIELDS},
+        "positions": config.positions if is_rotary(config) else None,
         # Not an instance: each layer is to draw a seed of its own.
         "kernel_initializer": {
             "class_name": "VarianceScaling",
@@ -187,7 +194,8 @@ class Transformer(keras.Model):
         if not self.config.norm_first:
             return None
         epsilon = self.config.layer_norm_epsilon
-        return LayerNormalization(epsilon=epsilon, dtype=dtype, name=name)
+        norm = NORMALIZATIONS[self.config.normalization]
+        return norm(epsilon=epsilon, dtype=dtype, name=name)
 
     def encode(
         self,

@@ -2,7 +2,8 @@
 
 Settings are dataclasses: `check_types`, `check_at_least` and `check_field` are
 for their `__post_init__`, and a field by `option_field` is an option of the
-command. `checked_integer` and `check_argument` are for single arguments.
+command. `checked_integer`, `check_choice` and `check_argument` are for single
+arguments.
 """
 
 import dataclasses
@@ -10,6 +11,7 @@ import numbers
 import operator
 import reprlib
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 MOST_QUOTED = 200  # characters of a value that an error repeats
@@ -109,6 +111,20 @@ def checked_integer(name: str, value: Any, least: int = 1) -> int:
             f"Received: {name}={shown(value)}"
         )
     return operator.index(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str | None]) -> None:
+    """Checks that an argument is one of some values.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if value not in (known := list(choices)):
+        expected = ", ".join(map(repr, known))
+        raise ValueError(
+            f"`{name}` must be one of {expected}. "
+            f"Received: {name}={shown(value)}"
+        )
 
 
 def check_argument(name: str, value: Any, type_: type, remedy: str) -> None:

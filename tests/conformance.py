@@ -67,13 +67,13 @@ class Row:
 
 _RESIDUAL = {
     "d_model": D,
-    "num_heads": 2,
+    "num_heads": 6,
     "d_ff": 17,
     "dropout_rate": 0.2,
     "attention_dropout_rate": 0.3,
     "activation_dropout_rate": 0.4,
     "norm_first": True,
-    "key_dim": 3,
+    "key_dim": 4,
     "value_dim": 5,
     "activation": "gelu",
     "use_bias": False,
@@ -81,6 +81,11 @@ _RESIDUAL = {
     "kernel_initializer": "he_normal",
     "seed": 7,
     "sliding_window": 2,
+    "num_key_value_heads": 2,
+    "normalization": "rms",
+    "feed_forward": "swiglu",
+    "positions": "rotary",
+    "qk_norm": True,
 }
 _PLAIN = {"d_model": D, "num_heads": 2, "d_ff": 17}
 _ATTENTION = {
@@ -104,8 +109,8 @@ LAYERS = [
     Row(
         "MultiHeadAttention",
         {
-            "num_heads": 2,
-            "key_dim": 3,
+            "num_heads": 6,
+            "key_dim": 4,
             "value_dim": 5,
             "dropout": 0.2,
             "use_bias": False,
@@ -121,6 +126,9 @@ LAYERS = [
             "kernel_constraint": "max_norm",
             "bias_constraint": "non_neg",
             "seed": 7,
+            "num_key_value_heads": 2,
+            "positions": "rotary",
+            "qk_norm": True,
         },
         **_ATTENTION,
     ),
@@ -164,6 +172,7 @@ LAYERS = [
             "use_bias": False,
             "kernel_initializer": "he_normal",
             "seed": 7,
+            "gated": True,
         },
         (random(B, T, D),),
     ),
@@ -209,6 +218,20 @@ CONFIGS = [
             "layer_norm_epsilon": 1e-3,
             "initializer_scale": 0.5,
             "sliding_window": 2,
+        },
+    ),
+    Row(
+        "TransformerConfig",
+        {
+            **_SHAPE,
+            "vocab_size": V,
+            "num_heads": 6,
+            "key_dim": 4,
+            "num_key_value_heads": 3,
+            "normalization": "rms",
+            "feed_forward": "swiglu",
+            "positions": "rotary",
+            "qk_norm": True,
         },
     ),
 ]
@@ -299,7 +322,7 @@ def with_seeded_weights(layer):
     rng = np.random.default_rng(1706)
     for weight in layer.weights:
         values = 0.3 * rng.normal(size=weight.shape)
-        weight.assign(values + weight.path.endswith("gamma"))
+        weight.assign(values + weight.path.endswith(("gamma", "scale")))
     return layer
 
 

@@ -58,6 +58,16 @@ WINDOW = {"sliding_window": 4, "positions": None, "use_bias": False}
 WIDTHS = {"positions": "sinusoidal_halves", "key_dim": 5, "value_dim": 7}
 # Drafts 4 tokens by a matrix (256, 512), which `widened` widens.
 WIDE = {"d_model": 128}
+TODAY = {
+    "norm_first": True,
+    "normalization": "rms",
+    "feed_forward": "swiglu",
+    "positions": "rotary",
+    "num_heads": 6,
+    "num_key_value_heads": 2,
+    "key_dim": 10,
+    "qk_norm": True,
+}
 LIKELY = [5, 9, 2, 7]
 
 
@@ -70,6 +80,7 @@ LIKELY = [5, 9, 2, 7]
         (WINDOW, 4, LIKELY),
         (WIDTHS, 1, LIKELY),
         (WIDE, 4, None),
+        (TODAY, 3, None),
     ],
     ids=str,
 )

@@ -26,6 +26,20 @@ from keras_transformer.integrations import ctranslate2 as interop
         {"positions": "sinusoidal_halves", "num_encoder_layers": 3},
         {"scale_embeddings": False, "num_decoder_layers": 1},
         {"tie_projection": False, "use_logits_bias": True},
+        {"normalization": "rms", "norm_first": True},
+        {"feed_forward": "swiglu", "activation": "tanh"},
+        {"positions": "rotary", "d_model": 28},
+        {"num_key_value_heads": 2, "num_heads": 6, "d_model": 30},
+        {
+            "norm_first": True,
+            "normalization": "rms",
+            "feed_forward": "swiglu",
+            "positions": "rotary",
+            "use_bias": False,
+            "num_key_value_heads": 2,
+            "num_heads": 6,
+            "d_model": 36,
+        },
     ],
     ids=str,
 )
@@ -103,6 +117,8 @@ def test_an_export_is_refused_with_the_reason(run, tmp_path):
         interop.specification(random_model(key_dim=7))
     with pytest.raises(ValueError, match="activation='tanh'"):
         interop.specification(random_model(activation="tanh"))
+    with pytest.raises(ValueError, match="qk_norm=True"):
+        interop.specification(random_model(qk_norm=True))
     with pytest.raises(ValueError, match="sliding_window=3"):
         interop.specification(random_model(sliding_window=3))
 

@@ -106,7 +106,7 @@ class BlockwiseModel(InferenceModel):
             config,
         )
         x, heads, _ = self._decode(
-            x, cache["memory"], attention_bias, cache["heads"]
+            x, cache["memory"], attention_bias, own[:, None], cache["heads"]
         )
         logits = self._logits(x, cache["memory"])
         return tf.reshape(logits, [-1, size, config.vocab_size]), {

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.layers import positional_encoding
+from keras_transformer.layers.embeddings import SINUSOIDAL
 from keras_transformer.layers.windowed_attention import Blocks
 
 MASKED_SCORE = -1e9  # added to the scores of masked positions
@@ -38,7 +39,7 @@ def embed(
         x = tf.reshape(tf.cast(x, tf.float32), shape)
     if config.positions == "learned":
         x += tf.gather(weights["positions"], positions)
-    elif config.positions is not None:
+    elif config.positions in SINUSOIDAL:
         halves = config.positions == "sinusoidal_halves"
         x += positional_encoding(positions, config.d_model, halves=halves)
     return tf.reshape(x, [-1, config.d_model])
@@ -96,12 +97,61 @@ def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 def normalize(
     x: tf.Tensor, weights: dict[str, tf.Tensor], epsilon: float
 ) -> tf.Tensor:
-    """Applies layer normalisation to float32 rows `(n, D)`."""
+    """Applies layer normalisation to float32 rows `(n, D)`, or by the root mean
+    square if there is no `beta`."""
+    if "beta" not in weights:
+        return normalize_heads(x, weights["gamma"], epsilon)
     mean = tf.reduce_mean(x, axis=-1, keepdims=True)
     x = x - mean
     variance = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
     scale = tf.math.rsqrt(variance + epsilon)
     return x * scale * weights["gamma"] + weights["beta"]
+
+
+def normalize_heads(
+    x: tf.Tensor, gamma: tf.Tensor, epsilon: float = 1e-6
+) -> tf.Tensor:
+    """Divides rows `(…, K)` by their root mean square, in float32, and
+    multiplies them by `gamma` `(K,)`."""
+    rows = tf.cast(x, tf.float32)
+    square = tf.reduce_mean(tf.square(rows), axis=-1, keepdims=True)
+    return tf.cast(rows * tf.math.rsqrt(square + epsilon) * gamma, x.dtype)
+
+
+def attend_in_groups(
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    attention_bias: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes `attend` where H heads of queries share G of keys and values.
+
+    The bias is the same for all heads: its axis of heads has size 1, or it has
+    none and is the same for all sentences, too.
+    """
+    heads, groups = queries.shape[1], keys.shape[1]
+    if heads == groups:
+        return attend(queries, keys, values, attention_bias)
+    if len(attention_bias.shape) == len(queries.shape):
+        attention_bias = attention_bias[:, None]
+    x, weights = attend(
+        # [B, G, H / G, …, n, K], so that neighbouring heads share.
+        _split_axis(queries, [groups, heads // groups]),
+        keys[:, :, None],
+        values[:, :, None],
+        attention_bias,
+    )
+    return _join_axes(x, heads), _join_axes(weights, heads)
+
+
+def _split_axis(x, sizes):
+    shape = tf.shape(x)
+    return tf.reshape(x, tf.concat([shape[:1], sizes, shape[2:]], 0))
+
+
+def _join_axes(x, heads):
+    shape = tf.shape(x)
+    return tf.reshape(x, tf.concat([shape[:1], [heads], shape[3:]], 0))
 
 
 def attend(

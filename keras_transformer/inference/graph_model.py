@@ -10,8 +10,8 @@ of `Transformer`, for sources with at least one real position.
 
 `graph_weights` arranges the weights, `graph_layers` has the operations.
 
-Shapes: B batch, K beam size, S source length, T steps so far, H heads, D
-d_model, V vocabulary.
+Shapes: B batch, K beam size, S source length, T steps so far, H heads, G heads
+of keys and values, D d_model, V vocabulary.
 """
 
 from typing import Any
@@ -23,15 +23,17 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.ids import PAD, START
 from keras_transformer.inference.graph_layers import (
     MASKED_SCORE,
-    attend,
+    attend_in_groups,
     cross_entropy,
     embed,
     linear,
     normalize,
+    normalize_heads,
     swap_axes,
     window_blocks,
 )
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.layers.embeddings import rotary_angles, rotate
 from keras_transformer.search.beam_search import beam_search
 
 
@@ -48,6 +50,7 @@ class InferenceModel:
         self.weights = weights
         self.key_dim = config.key_dim or config.d_model // config.num_heads
         self.value_dim = config.value_dim or self.key_dim
+        self.key_heads = config.num_key_value_heads or config.num_heads
 
     def encode(
         self, source: tf.Tensor, source_mask: tf.Tensor | None = None
@@ -61,7 +64,7 @@ class InferenceModel:
                 all vectors; the mask of ids is where they are not padding.
 
         Returns:
-            A dictionary of `heads`, the keys and values `(B, H, S, ·)` for
+            A dictionary of `heads`, the keys and values `(B, G, S, ·)` for
             each layer of the decoder, and `attention_bias` `(B, 1, 1, S)`,
             added to the scores of source positions.
 
@@ -89,10 +92,12 @@ class InferenceModel:
                 window, length, [source_mask[:, None]]
             )
         embedding = self.weights.get("source", self.weights["target"])
-        x = embed(source, embedding, tf.range(length), self.config)  # [B·S, D]
+        positions = tf.range(length)
+        x = embed(source, embedding, positions, self.config)  # [B·S, D]
+        rotation = self._rotation(positions)
         for layer in self.weights["encoder"]:
             h = self._norm_first(x, layer["self_norm"])
-            queries, keys, values = self._project(h, layer["self"], batch, 1)
+            queries, keys, values = self._self_heads(h, layer, batch, rotation)
             h, _ = self._attend(queries, keys, values, own_bias, blocks)
             h = linear(h, layer["self_output"], self.config.d_model)
             x = self._add_and_norm(x, h, layer["self_norm"])
@@ -101,7 +106,7 @@ class InferenceModel:
             x = self._norm(x, self.weights["encoder_norm"])
         return {
             "heads": [
-                self._project(x, layer["memory"], batch, 0)
+                self._memory_heads(x, layer, batch)
                 for layer in self._layers_with_memory()
             ],
             "attention_bias": attention_bias,
@@ -160,7 +165,7 @@ class InferenceModel:
         batch = tf.shape(memory["attention_bias"])[0]
         # A zero that is not static, since static shapes of a loop are fixed.
         length = batch - batch
-        heads = self.config.num_heads
+        heads = self.key_heads
 
         def empty_heads(width):
             shape = tf.stack([batch, heads, length, width])
@@ -191,7 +196,8 @@ class InferenceModel:
             float32 logits `(B·K, V)` of the next tokens, and the new cache.
         """
         batch, beams = tf.unstack(tf.shape(tokens))
-        x = embed(tokens, self.weights["target"], index[None], self.config)
+        position = index[None]
+        x = embed(tokens, self.weights["target"], position, self.config)
         own = tf.broadcast_to(tf.range(beams)[:, None], [batch, beams, 1])
         ancestors = tf.concat([cache["ancestors"], own], axis=2)
         attention_bias = tf.one_hot(ancestors, beams, 0.0, MASKED_SCORE)
@@ -199,7 +205,7 @@ class InferenceModel:
             attention_bias, [batch, 1, beams, -1]
         )  # [B, 1, K, (T + 1)·K]
         x, heads, _ = self._decode(
-            x, cache["memory"], attention_bias, cache["heads"]
+            x, cache["memory"], attention_bias, position, cache["heads"]
         )
         logits = self._logits(x, cache["memory"])
         if self.config.sliding_window is not None:
@@ -236,7 +242,9 @@ class InferenceModel:
             attention_bias = tf.where(is_later, MASKED_SCORE, 0.0)[None, None]
         else:
             blocks, attention_bias = window_blocks(window, length, causal=True)
-        x, _, attention = self._decode(x, memory, attention_bias, blocks=blocks)
+        x, _, attention = self._decode(
+            x, memory, attention_bias, positions, blocks=blocks
+        )
         x = tf.reshape(x, [batch, length, self.config.d_model])
         # Here no id is suppressed, since the target is given.
         losses = cross_entropy(
@@ -263,7 +271,9 @@ class InferenceModel:
         """Returns the cache of some sentences `(n,)` only."""
         return tf.nest.map_structure(lambda x: tf.gather(x, sentences), cache)
 
-    def _decode(self, x, memory, attention_bias, cache=None, blocks=None):
+    def _decode(
+        self, x, memory, attention_bias, positions, cache=None, blocks=None
+    ):
         """Applies the decoder's layers to n rows of each sentence.
 
         Args:
@@ -271,6 +281,7 @@ class InferenceModel:
             memory: from `encode`.
             attention_bias: `(B, 1, n, T)`, added to the scores of
                 self-attention.
+            positions: those of the rows, `(n,)`, `(1,)` or `(B, 1, n)`.
             cache: keys and values of earlier positions for each layer, or
                 `None`.
             blocks: those of whole targets, see `window_blocks`, or `None`.
@@ -280,10 +291,11 @@ class InferenceModel:
             attention of each layer to the memory.
         """
         batch = tf.shape(memory["attention_bias"])[0]
+        rotation = self._rotation(positions)
         heads, attention = [], []
         for i, layer in enumerate(self.weights["decoder"]):
             h = self._norm_first(x, layer["self_norm"])
-            queries, keys, values = self._project(h, layer["self"], batch, 1)
+            queries, keys, values = self._self_heads(h, layer, batch, rotation)
             if cache is not None:
                 keys = tf.concat([cache[i][0], keys], axis=2)
                 values = tf.concat([cache[i][1], values], axis=2)
@@ -309,15 +321,21 @@ class InferenceModel:
         h = self._norm_first(x, layer["cross_norm"])
         h = linear(h, layer["query"], self.config.num_heads * self.key_dim)
         queries = self._split_heads(h, batch, self.key_dim)
+        queries = self._norm_heads(queries, layer, "memory_query_norm")
         keys, values = memory["heads"][i]
         h, weights = self._attend(queries, keys, values, attention_bias)
         h = linear(h, layer["cross_output"], self.config.d_model)
         return self._add_and_norm(x, h, layer["cross_norm"]), weights
 
     def _feed_forward(self, x, layer):
-        activation = keras.activations.get(self.config.activation)
         h = self._norm_first(x, layer["feed_forward_norm"])
-        h = activation(linear(h, layer["inner"], self.config.d_ff))
+        if self.config.feed_forward == "swiglu":
+            h = linear(h, layer["inner"], 2 * self.config.d_ff)
+            gate, h = tf.split(h, 2, axis=1)
+            h = tf.nn.silu(gate) * h
+        else:
+            activation = keras.activations.get(self.config.activation)
+            h = activation(linear(h, layer["inner"], self.config.d_ff))
         h = linear(h, layer["outer"], self.config.d_model)
         return self._add_and_norm(x, h, layer["feed_forward_norm"])
 
@@ -326,14 +344,39 @@ class InferenceModel:
         x = linear(x, self.weights["projection"], self.config.vocab_size)
         return tf.cast(x, tf.float32)
 
+    def _rotation(self, positions):
+        """Returns the cosines and sines of rotary positions, or `None`."""
+        if self.config.positions != "rotary":
+            return None
+        return rotary_angles(positions, self.key_dim)
+
+    def _self_heads(self, x, layer, batch, rotation):
+        """Returns the queries, keys and values of self-attention, by head."""
+        queries, keys, values = self._project(x, layer["self"], batch, 1)
+        queries = self._norm_heads(queries, layer, "self_query_norm")
+        keys = self._norm_heads(keys, layer, "self_key_norm")
+        if rotation is not None:
+            queries, keys = rotate(queries, *rotation), rotate(keys, *rotation)
+        return queries, keys, values
+
+    def _memory_heads(self, x, layer, batch):
+        """Returns a layer's keys and values of the memory, by head."""
+        keys, values = self._project(x, layer["memory"], batch, 0)
+        return self._norm_heads(keys, layer, "memory_key_norm"), values
+
+    def _norm_heads(self, heads, layer, name):
+        return normalize_heads(heads, layer[name]) if name in layer else heads
+
     def _project(self, x, weights, batch, num_queries):
         """Projects to queries (0 or 1 tensor), keys and values, by head."""
         widths = [self.key_dim] * (num_queries + 1) + [self.value_dim]
-        sizes = [self.config.num_heads * width for width in widths]
+        heads = [self.config.num_heads] * num_queries + [self.key_heads] * 2
+        sizes = [n * width for n, width in zip(heads, widths, strict=True)]
         x = linear(x, weights, sum(sizes))
         if self.key_dim == self.value_dim:  # all heads at once
             x = self._split_heads(x, batch, self.key_dim)
-            return tuple(tf.split(x, len(widths), axis=1))
+            is_even = len(set(heads)) == 1
+            return tuple(tf.split(x, len(heads) if is_even else heads, axis=1))
         parts = tf.split(x, sizes, axis=1)
         return tuple(
             self._split_heads(part, batch, width)
@@ -350,7 +393,7 @@ class InferenceModel:
 
         Args:
             queries: `(B, H, n, K)`.
-            keys, values: `(B, H, T, K)`.
+            keys, values: `(B, G, T, K)`.
             attention_bias: float32, added to the scores `(B, H, n, T)`.
             blocks: from `window_blocks`, or `None`.
 
@@ -360,7 +403,7 @@ class InferenceModel:
         if blocks is not None:
             queries = blocks.of_queries(queries)
             keys, values = blocks.of_keys(keys), blocks.of_keys(values)
-        x, weights = attend(queries, keys, values, attention_bias)
+        x, weights = attend_in_groups(queries, keys, values, attention_bias)
         x = swap_axes(x if blocks is None else blocks.join(x))
         width = self.config.num_heads * self.value_dim
         return tf.reshape(x, [-1, width]), weights

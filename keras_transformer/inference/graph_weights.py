@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.inference.draft_head import DraftHead
 from keras_transformer.layers import FeatureEmbedding
+from keras_transformer.layers.normalization import RMSNormalization
 from keras_transformer.model import Transformer
 
 SLOW_COLUMNS = 512  # a multiple of so many columns makes a matrix slow
@@ -105,8 +106,9 @@ def _self_attention(layer, dtype):
             attention.query_projection,
             attention.key_projection,
             attention.value_projection,
-            scales=[1 / math.sqrt(attention.key_dim), 1.0, 1.0],
+            scales=[_query_scale(attention), 1.0, 1.0],
         ),
+        **_head_norms(attention, "self"),
         "self_output": _linear(dtype, attention.output_projection),
         "self_norm": _norm(layer.self_attention_norm),
     }
@@ -118,8 +120,9 @@ def _cross_attention(layer, dtype):
         "query": _linear(
             dtype,
             attention.query_projection,
-            scales=[1 / math.sqrt(attention.key_dim)],
+            scales=[_query_scale(attention)],
         ),
+        **_head_norms(attention, "memory"),
         "memory": _linear(
             dtype, attention.key_projection, attention.value_projection
         ),
@@ -128,10 +131,29 @@ def _cross_attention(layer, dtype):
     }
 
 
-def _feed_forward(layer, dtype):
+def _query_scale(attention):
+    """Returns the factor on W^Q: 1 / √d_k, unless queries are normalised."""
+    return 1.0 if attention.qk_norm else 1 / math.sqrt(attention.key_dim)
+
+
+def _head_norms(attention, name):
+    """Returns the scales of normalised queries, with 1 / √d_k, and keys."""
+    if not attention.qk_norm:
+        return {}
+    scale = 1 / math.sqrt(attention.key_dim)
     return {
-        "inner": _linear(dtype, layer.feed_forward.inner),
-        "outer": _linear(dtype, layer.feed_forward.outer),
+        f"{name}_query_norm": _array(attention.query_norm.scale) * scale,
+        f"{name}_key_norm": _array(attention.key_norm.scale),
+    }
+
+
+def _feed_forward(layer, dtype):
+    network = layer.feed_forward
+    # A gate is computed in one product with the inner layer, before it.
+    inner = [network.gate, network.inner] if network.gated else [network.inner]
+    return {
+        "inner": _linear(dtype, *inner),
+        "outer": _linear(dtype, network.outer),
         "feed_forward_norm": _norm(layer.feed_forward_norm),
     }
 
@@ -186,6 +208,8 @@ def _linear(dtype, *layers, scales=None):
 
 
 def _norm(layer):
+    if isinstance(layer, RMSNormalization):
+        return {"gamma": _array(layer.scale)}
     return {"gamma": _array(layer.gamma), "beta": _array(layer.beta)}
 
 

@@ -26,6 +26,7 @@ from keras_transformer.atomic_files import check_is_new, folder_aside
 from keras_transformer.ids import END, START, UNKNOWN
 from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.embeddings import SINUSOIDAL
+from keras_transformer.layers.normalization import RMSNormalization
 from keras_transformer.model import Transformer
 from keras_transformer.training.model_card import MODEL_CARD, write_model_card
 from keras_transformer.training.models import load_model
@@ -116,16 +117,34 @@ def specification(
             f"sliding_window={config.sliding_window}. Export a SavedModel, "
             "or train a model without a window."
         )
-    if config.activation not in ACTIVATIONS:
+    if config.qk_norm:  # its attention to the memory does not normalise
+        raise ValueError(
+            "CTranslate2 does not normalise all queries and keys. Received: "
+            "qk_norm=True. Export a SavedModel, or train a model without it."
+        )
+    is_gated = config.feed_forward == "swiglu"
+    activation = "silu" if is_gated else config.activation
+    if activation not in ACTIVATIONS:
         raise ValueError(
             f"CTranslate2 has the activations {', '.join(ACTIVATIONS)} of "
             f"ours. Received: activation={config.activation!r}"
         )
-    spec = transformer_spec.TransformerSpec.from_config(
-        (config.encoder_depth, config.decoder_depth),
-        config.num_heads,
-        pre_norm=config.norm_first,
-        activation=ACTIVATIONS[config.activation],
+    options = {
+        "pre_norm": config.norm_first,
+        "activation": ACTIVATIONS[activation],
+        "ffn_glu": is_gated,
+        "rms_norm": config.normalization == "rms",
+        "num_heads_kv": config.num_key_value_heads,
+        "rotary_dim": 0 if config.positions == "rotary" else None,  # 0: all
+        "rotary_interleave": False,
+    }
+    spec = transformer_spec.TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(
+            config.encoder_depth, config.num_heads, **options
+        ),
+        transformer_spec.TransformerDecoderSpec(
+            config.decoder_depth, config.num_heads, **options
+        ),
     )
     spec.config.layer_norm_epsilon = config.layer_norm_epsilon
     spec.config.add_source_eos = True
@@ -136,9 +155,10 @@ def specification(
     ):
         to.weight = _array(embedding.embeddings)
         side.scale_embeddings = config.scale_embeddings
-        side.position_encodings.encodings = _positions(
-            config.positions, embedding, positions
-        )
+        if hasattr(side, "position_encodings"):
+            side.position_encodings.encodings = _positions(
+                embedding.positions, embedding, positions
+            )
     projection = model.target_embedding
     decoder.projection.weight = (
         decoder.embeddings.weight  # which is shared, section 3.4
@@ -195,8 +215,13 @@ def _attention(to, layer, name, groups):
 
 
 def _feed_forward(to, layer):
-    _linear(to.linear_0, layer.feed_forward.inner)
-    _linear(to.linear_1, layer.feed_forward.outer)
+    network = layer.feed_forward
+    if network.gated:
+        _linear(to.linear_0, network.gate)
+        _linear(to.linear_0_noact, network.inner)
+    else:
+        _linear(to.linear_0, network.inner)
+    _linear(to.linear_1, network.outer)
     _norm(to.layer_norm, layer.feed_forward_norm)
 
 
@@ -208,8 +233,10 @@ def _linear(to, *layers):
 
 
 def _norm(to, norm):
-    to.gamma = _array(norm.gamma)
-    to.beta = _array(norm.beta)
+    if isinstance(norm, RMSNormalization):
+        to.gamma = _array(norm.scale)
+    else:
+        to.gamma, to.beta = _array(norm.gamma), _array(norm.beta)
 
 
 def _array(tensor):

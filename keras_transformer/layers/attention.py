@@ -21,6 +21,7 @@ from keras_transformer.layers.masks import (
     combine_masks,
     with_head_axis,
 )
+from keras_transformer.validation import checked_integer
 
 
 def scaled_dot_product_attention(
@@ -216,6 +217,32 @@ def unfold_beams(
     weights = ops.reshape(weights, (batch, heads, -1, length, keys))
     weights = ops.swapaxes(weights, 1, 2)  # [B, n, H, T, S]
     return ops.reshape(weights, (-1, heads, length, keys))
+
+
+def checked_groups(num_heads: int, groups: int | None) -> int:
+    """Returns the number of heads of keys and values, H if it is `None`.
+
+    Raises:
+        ValueError: if it does not divide H.
+    """
+    if groups is None:
+        return num_heads
+    groups = checked_integer("num_key_value_heads", groups)
+    if num_heads % groups:
+        raise ValueError(
+            "`num_heads` must be a multiple of `num_key_value_heads`. "
+            f"Received: num_heads={num_heads}, num_key_value_heads={groups}."
+        )
+    return groups
+
+
+def repeat_heads(heads: Cache, num_heads: int) -> Cache:
+    """Returns keys and values of `num_heads` heads, each of those in `heads`
+    for as many neighbouring heads of queries."""
+    times = num_heads // heads["key"].shape[1]
+    if times == 1:
+        return heads
+    return {k: ops.repeat(x, times, axis=1) for k, x in heads.items()}
 
 
 def write_cache(cache: Cache, new: Cache, index: int | KerasTensor) -> Cache:

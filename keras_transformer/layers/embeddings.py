@@ -72,6 +72,74 @@ def positional_encoding(
     return ops.reshape(waves, shape)[..., :d_model]
 
 
+def rotary_angles(
+    positions: KerasTensor, width: int, dtype: str = "float32"
+) -> tuple[KerasTensor, KerasTensor]:
+    """Returns the cosines and the sines by which `rotate` rotates.
+
+    The angles are those of section 3.5: pos / 10000^(2i / width).
+
+    Args:
+        positions: tensor of shape `(T,)`, or `(…, T)`.
+        width: K, an even number.
+        dtype: "float32" (default) or "float64".
+
+    Returns:
+        Two tensors of shape `(…, T, K/2)`.
+    """
+    rates = [10000.0 ** (-2 * i / width) for i in range(width // 2)]
+    rates = ops.convert_to_tensor(rates, dtype=dtype)
+    angles = ops.cast(positions, dtype)[..., None] * rates
+    return ops.cos(angles), ops.sin(angles)
+
+
+def rotate(
+    heads: KerasTensor, cosines: KerasTensor, sines: KerasTensor
+) -> KerasTensor:
+    """Rotates each dimension of the first half together with that of the second
+    (Su et al., 2021): the scores of rotated queries and keys depend on the
+    distance of their positions.
+
+    Example:
+
+    >>> from keras import ops
+    >>> query = ops.convert_to_tensor([[1.0, 0.0], [1.0, 0.0]])
+    >>> rotated = rotate(query, *rotary_angles(ops.arange(2), width=2))
+    >>> print(ops.convert_to_numpy(rotated))
+    [[1.         0.        ]
+     [0.5403023  0.84147096]]
+
+    Args:
+        heads: queries or keys `(…, T, K)`.
+        cosines, sines: from `rotary_angles`, broadcastable to `(…, T, K/2)`.
+
+    Returns:
+        Tensor of the shape and dtype of `heads`.
+    """
+    x, y = ops.split(ops.cast(heads, cosines.dtype), 2, axis=-1)
+    rotated = [x * cosines - y * sines, x * sines + y * cosines]
+    return ops.cast(ops.concatenate(rotated, axis=-1), heads.dtype)
+
+
+def check_head_positions(positions: str | None, key_dim: int) -> None:
+    """Checks the `positions` of an attention layer.
+
+    Raises:
+        ValueError: if there is no such value, or if heads have an odd width,
+            whose dimensions do not form pairs.
+    """
+    if positions not in ("rotary", None):
+        raise ValueError(
+            'The `positions` of attention must be "rotary" or None. Received: '
+            f"positions={positions!r}. Others are for `PositionalEmbedding`."
+        )
+    if positions == "rotary" and key_dim % 2:
+        raise ValueError(
+            "Rotary positions rotate pairs of dimensions: d_k must be even. "
+            f"Received: key_dim={key_dim}. Pass another `key_dim`."
+        )
+
+
 class PositionedLayer(Layer):
     """Adds positions and dropout to vectors that a subclass makes.
 

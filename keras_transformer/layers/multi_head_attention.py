@@ -1,6 +1,7 @@
 """Multi-head attention: section 3.2 and figure 2 of the paper.
 
-Shapes: B batch, T query length, S key length, H heads, D d_model, K d_k or d_v.
+Shapes: B batch, T query length, S key length, H heads, G heads of keys and
+values, D d_model, K d_k or d_v.
 """
 
 from typing import Any
@@ -17,25 +18,34 @@ from keras_transformer.layers.arguments import (
     Regularizer,
     Shape,
     arguments_of_call,
+    before_axes,
     clone_initializer,
+    exact_dtype,
     int32_index,
     pack,
     says_its_shape,
 )
 from keras_transformer.layers.attention import (
     attend,
+    checked_groups,
     fold_beams,
     merge_heads,
+    repeat_heads,
     split_heads,
     unfold_beams,
     write_cache,
+)
+from keras_transformer.layers.embeddings import (
+    check_head_positions,
+    rotary_angles,
+    rotate,
 )
 from keras_transformer.layers.masks import (
     check_padding_masks,
     check_pair_mask,
     pair_masks,
 )
-from keras_transformer.layers.normalization import Dropout
+from keras_transformer.layers.normalization import Dropout, RMSNormalization
 from keras_transformer.layers.windowed_attention import (
     attend_in_window,
     cache_length,
@@ -61,13 +71,13 @@ class MultiHeadAttention(Layer):
 
     The weights are W^Q and W^K of shape `(D, H·d_k)`, W^V `(D, H·d_v)` and W^O
     `(H·d_v, D)`, with a bias each. Arguments have the names, the order and the
-    meaning of `keras.layers.MultiHeadAttention`, so one import replaces that
-    layer; `from_keras` takes over its weights, and `replace_attention` those of
-    a whole model. There are five differences: a query that may attend to no
-    key has weights of zero; masks are read and never removed from the inputs;
-    scores and softmax are in float32; kernels are matrices, so that Glorot
-    initialisation uses the true fan-in; inputs have rank 3, so that
-    `attention_axes` has nothing to choose from.
+    meaning of `keras.layers.MultiHeadAttention`, and three more follow, so one
+    import replaces that layer; `from_keras` takes over its weights, and
+    `replace_attention` those of a whole model. There are five differences: a
+    query that may attend to no key has weights of zero; masks are read and
+    never removed from the inputs; scores and softmax are in float32; kernels
+    are matrices, so that Glorot initialisation uses the true fan-in; inputs
+    have rank 3, so that `attention_axes` has nothing to choose from.
 
     Args:
         num_heads: H, the number of heads.
@@ -94,6 +104,13 @@ class MultiHeadAttention(Layer):
             sigmoid(Q W^G + b^G), of as many values, before W^O. Defaults to
             False.
         seed: seed of the dropout.
+        num_key_value_heads: G, the number of heads of keys and values, each
+            shared by H / G heads of queries (Ainslie et al., 2023). A cache is
+            smaller by that factor. Defaults to `None`, H.
+        positions: "rotary" rotates queries and keys by angles that grow with
+            their positions (Su et al., 2021), see `rotate`. Defaults to `None`.
+        qk_norm: whether each head's queries and keys are divided by their root
+            mean square (Henry et al., 2020). Defaults to False.
 
     Call arguments:
         query: `(B, T, D)`.
@@ -105,8 +122,8 @@ class MultiHeadAttention(Layer):
             to one of these; True where a query may attend.
         return_attention_scores: whether to return the weights `(B, H, T, S)`.
         use_causal_mask: whether to hide later keys from each query.
-        cache: a dictionary of `key` `(B, H, S, d_k)` and `value`
-            `(B, H, S, d_v)`. With `cache_index` the new keys and values are
+        cache: a dictionary of `key` `(B, G, S, d_k)` and `value`
+            `(B, G, S, d_v)`. With `cache_index` the new keys and values are
             written there, queries attend to positions up to their own (padding
             masks are not read), and the new cache is returned last. Without
             `cache_index` the cache is only read, see `project`; `query` may
@@ -121,10 +138,11 @@ class MultiHeadAttention(Layer):
         by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: if a dimension or the window is not positive, an input or a
-            mask has another rank, `value` is missing, the cache is full, or
-            what is asked for does not go together, as flash attention with
-            dropout, or a window over a cache that is only read.
+        ValueError: if a dimension or the window is not positive, G does not
+            divide H, an input or a mask has another rank, `value` is missing,
+            the cache is full, or what is asked for does not go together, as
+            flash attention with dropout, or a window or rotary positions with
+            a cache that is only read.
     """
 
     def __init__(
@@ -147,6 +165,9 @@ class MultiHeadAttention(Layer):
         bias_constraint: Constraint = None,
         use_gate: bool = False,
         seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        positions: str | None = None,
+        qk_norm: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -180,10 +201,19 @@ class MultiHeadAttention(Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
         self.seed = seed
+        groups = checked_groups(num_heads, num_key_value_heads)
+        self.num_key_value_heads = groups
+        check_head_positions(positions, key_dim)
+        self.positions = positions
+        self.qk_norm = qk_norm
 
         self.query_projection = self._dense(num_heads * key_dim, "query")
-        self.key_projection = self._dense(num_heads * key_dim, "key")
-        self.value_projection = self._dense(num_heads * value_dim, "value")
+        self.key_projection = self._dense(groups * key_dim, "key")
+        self.value_projection = self._dense(groups * value_dim, "value")
+        if qk_norm:
+            dtype = self.dtype_policy
+            self.query_norm = RMSNormalization(dtype=dtype, name="query_norm")
+            self.key_norm = RMSNormalization(dtype=dtype, name="key_norm")
         if use_gate:
             self.gate_projection = self._dense(
                 num_heads * value_dim, "gate", "sigmoid"
@@ -245,9 +275,12 @@ class MultiHeadAttention(Layer):
         ]
         if self.use_gate:
             parts.append((self.gate_projection, query_shape))
-        for projection, shape in parts:
-            if not projection.built:  # `project` builds some
-                projection.build(shape)
+        if self.qk_norm:
+            norms = self.query_norm, self.key_norm
+            parts += [(norm, (self.key_dim,)) for norm in norms]
+        for part, shape in parts:
+            if not part.built:  # `project` builds some
+                part.build(shape)
         self.weight_dropout.build(query_shape)
         self.freeze_parts_that_were_built()
 
@@ -257,26 +290,36 @@ class MultiHeadAttention(Layer):
         """Projects keys and values once, for a cache that is only read."""
         key = value if key is None else key
         keys, values = self.key_projection(key), self.value_projection(value)
+        keys = split_heads(keys, self.num_key_value_heads, key)
         return {
-            "key": split_heads(keys, self.num_heads, key),
-            "value": split_heads(values, self.num_heads, value),
+            "key": self.key_norm(keys) if self.qk_norm else keys,
+            "value": split_heads(values, self.num_key_value_heads, value),
         }
+
+    def _query_heads(self, queries, source):
+        """Returns `(B, H, T, d_k)` from queries `(B, T, H·d_k)` of a source."""
+        queries = split_heads(queries, self.num_heads, source)
+        return self.query_norm(queries) if self.qk_norm else queries
 
     def encode_positions(
         self, heads: KerasTensor, first: int | KerasTensor
     ) -> KerasTensor:
-        """Returns queries or keys `(B, H, T, d_k)`, the first of them at
-        position `first`, a scalar or `(B,)`, unchanged. A subclass for
-        self-attention may override this, as for rotary positions. What
-        `project` returns has none."""
-        return heads
+        """Returns queries `(B, H, T, d_k)` or keys `(B, G, T, d_k)`, the first
+        at position `first`, a scalar or `(B,)`, with their positions. A
+        subclass may override this. What `project` returns has none."""
+        if self.positions is None:
+            return heads
+        positions = ops.arange(ops.shape(heads)[2], dtype="int32")
+        positions = positions + before_axes(first, 2)  # [T] or [B, 1, T]
+        dtype = exact_dtype(self.compute_dtype)
+        return rotate(heads, *rotary_angles(positions, self.key_dim, dtype))
 
     def empty_cache(self, batch_size: int, length: int) -> Cache:
         """Returns zeros for `length` positions, or for those of the window."""
         places = cache_length(length, self.sliding_window)
 
         def zeros(width):
-            shape = (batch_size, self.num_heads, places, width)
+            shape = (batch_size, self.num_key_value_heads, places, width)
             return ops.zeros(shape, self.compute_dtype)
 
         return {"key": zeros(self.key_dim), "value": zeros(self.value_dim)}
@@ -318,15 +361,14 @@ class MultiHeadAttention(Layer):
         queries = self.query_projection(query)  # [B, T, H·d_k]
         if cache is None or is_step:
             first = position if is_step else 0
-            # [B, H, T, d_k]
-            queries = split_heads(queries, self.num_heads, query)
+            queries = self._query_heads(queries, query)  # [B, H, T, d_k]
             queries = self.encode_positions(queries, first)
             heads = self.project(value, key)
             heads["key"] = self.encode_positions(heads["key"], first)
         else:  # the cache has the keys of a memory, which beams share
             heads = cache
             queries, query_mask = fold_beams(queries, query_mask, heads)
-            queries = split_heads(queries, self.num_heads, queries)
+            queries = self._query_heads(queries, queries)
         masks = [*pair_masks(query_mask, value_mask, key_mask), attention_mask]
         if is_step:
             heads, cache = self._extend_cache(cache, heads, position)
@@ -357,6 +399,7 @@ class MultiHeadAttention(Layer):
         self, queries, heads, masks, causal, position, in_blocks, **options
     ):
         """Returns the outputs and the weights of all heads: equation 1."""
+        heads = repeat_heads(heads, self.num_heads)
         if self.sliding_window is None:
             first = 0 if position is None else position
             return attend(queries, heads, masks, causal, first, **options)
@@ -397,11 +440,11 @@ class MultiHeadAttention(Layer):
                 f"cache_index={cache_index}. Pass a cache too, see "
                 "`empty_cache`, or leave out `cache_index`."
             )
-        if is_read and self.sliding_window is not None:
+        if is_read and (self.sliding_window or self.positions):
             raise ValueError(
-                "A cache that is only read has no positions to see a window "
-                f"of. Received: sliding_window={self.sliding_window}. Leave it "
-                "out, or pass `cache_index`."
+                "A cache that is only read has no positions. Received: "
+                f"sliding_window={self.sliding_window}, positions="
+                f"{self.positions!r}. Leave them out, or pass `cache_index`."
             )
         if return_scores and self.flash_attention:
             raise ValueError(
@@ -455,6 +498,9 @@ class MultiHeadAttention(Layer):
             "flash_attention": self.flash_attention,
             "use_gate": self.use_gate,
             "seed": self.seed,
+            "num_key_value_heads": self.num_key_value_heads,
+            "positions": self.positions,
+            "qk_norm": self.qk_norm,
             **_serialized_objects(self),
         }
 

@@ -1,8 +1,10 @@
-"""Layer normalisation and dropout as in Keras, faster on TensorFlow.
+"""Normalisation and dropout as in Keras, faster on TensorFlow.
 
-Section 3.1 of the paper and Ba et al. (2016); section 5.4 and Srivastava et al.
-(2014).
+Section 3.1 of the paper and Ba et al. (2016), Zhang and Sennrich (2019);
+section 5.4 and Srivastava et al. (2014).
 """
+
+from typing import Any
 
 import keras
 from keras import KerasTensor, ops
@@ -37,6 +39,20 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 def _mean(x):
     return ops.mean(x, axis=-1, keepdims=True)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class RMSNormalization(keras.layers.RMSNormalization):
+    """Applies `keras.layers.RMSNormalization`, and passes masks on."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+
+# Layers that normalise, by the names that `EncoderLayer` and
+# `TransformerConfig` give them.
+NORMALIZATIONS = {"layer": LayerNormalization, "rms": RMSNormalization}
 
 
 class Dropout(keras.layers.Dropout):

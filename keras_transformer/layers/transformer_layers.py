@@ -27,8 +27,10 @@ from keras_transformer.layers.arguments import (
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masks import check_padding_masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.normalization import Dropout, LayerNormalization
-from keras_transformer.validation import checked_integer
+from keras_transformer.layers.normalization import NORMALIZATIONS, Dropout
+from keras_transformer.validation import check_choice, checked_integer
+
+FEED_FORWARDS = ("ffn", "swiglu")
 
 
 class TransformerLayer(Layer):
@@ -63,6 +65,11 @@ class TransformerLayer(Layer):
         kernel_initializer: Initializer = "glorot_uniform",
         seed: int | None = None,
         sliding_window: int | None = None,
+        num_key_value_heads: int | None = None,
+        normalization: str = "layer",
+        feed_forward: str = "ffn",
+        positions: str | None = None,
+        qk_norm: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -95,6 +102,13 @@ class TransformerLayer(Layer):
         if sliding_window is not None:
             sliding_window = checked_integer("sliding_window", sliding_window)
         self.sliding_window = sliding_window
+        self.num_key_value_heads = num_key_value_heads
+        check_choice("normalization", normalization, NORMALIZATIONS)
+        self.normalization = normalization
+        check_choice("feed_forward", feed_forward, FEED_FORWARDS)
+        self.feed_forward_kind = feed_forward
+        self.positions = positions
+        self.qk_norm = qk_norm
         self._add_sublayers()
 
     def _add_sublayers(self):
@@ -155,6 +169,8 @@ class TransformerLayer(Layer):
             seed=self._seed(site),
             dtype=self.dtype_policy,
             name=name,
+            num_key_value_heads=self.num_key_value_heads,
+            qk_norm=self.qk_norm,
             **options,
         )
 
@@ -164,13 +180,16 @@ class TransformerLayer(Layer):
             site,
             self.self_attention_class,
             sliding_window=self.sliding_window,
+            positions=self.positions,
         )
 
     def _feed_forward(self, name, site):
+        gated = self.feed_forward_kind == "swiglu"
         return FeedForward(
             self.d_model,
             self.d_ff,
-            activation=self.activation,
+            activation="silu" if gated else self.activation,
+            gated=gated,
             dropout_rate=self.activation_dropout_rate,
             use_bias=self.use_bias,
             kernel_initializer=clone_initializer(self.kernel_initializer),
@@ -180,7 +199,7 @@ class TransformerLayer(Layer):
         )
 
     def _norm(self, name):
-        return LayerNormalization(
+        return NORMALIZATIONS[self.normalization](
             epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
@@ -230,6 +249,11 @@ class TransformerLayer(Layer):
             ),
             "seed": self.seed,
             "sliding_window": self.sliding_window,
+            "num_key_value_heads": self.num_key_value_heads,
+            "normalization": self.normalization,
+            "feed_forward": self.feed_forward_kind,
+            "positions": self.positions,
+            "qk_norm": self.qk_norm,
         }
 
 
@@ -243,7 +267,7 @@ class EncoderLayer(TransformerLayer):
 
     With `use_causal_mask` it is also the layer of a decoder-only model. A
     subclass may name a subclass of `MultiHeadAttention` as
-    `self_attention_class`, for example for rotary positions.
+    `self_attention_class`, for example for other positions.
 
     Example:
 
@@ -277,6 +301,18 @@ class EncoderLayer(TransformerLayer):
             sees itself and w - 1 positions before and after it, or before it
             alone where later ones are hidden. Defaults to `None`, all
             positions. See `MultiHeadAttention`.
+        num_key_value_heads: G, the number of heads of keys and values, see
+            `MultiHeadAttention`. Defaults to `None`, H.
+        normalization: "layer" (default), or "rms", which divides by the root
+            mean square alone (Zhang and Sennrich, 2019).
+        feed_forward: "ffn" (default), equation 2 with `activation`, or
+            "swiglu", which is gated (Shazeer, 2020): (silu(x W_g) ⊗ x W_1) W_2.
+            Its third matrix is made up for by a `d_ff` of two thirds.
+        positions: "rotary" rotates the queries and keys of self-attention, see
+            `MultiHeadAttention`; the embedding then has `positions=None`.
+            Defaults to `None`.
+        qk_norm: whether queries and keys are normalised, see
+            `MultiHeadAttention`. Defaults to False.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -298,8 +334,8 @@ class EncoderLayer(TransformerLayer):
         by the updated cache with `cache_index`.
 
     Raises:
-        ValueError: if `x` is not D wide, D is not divisible by H, or a
-            dimension or the window is not positive.
+        ValueError: if `x` is not D wide, D is not divisible by H, a dimension
+            or the window is not positive, or an option is unknown.
     """
 
     def _add_sublayers(self):

@@ -117,5 +117,7 @@ def _projections(model):
             yield attention.key_projection
             yield attention.value_projection
             yield attention.output_projection
+        if layer.feed_forward.gated:
+            yield layer.feed_forward.gate
         yield layer.feed_forward.inner
         yield layer.feed_forward.outer

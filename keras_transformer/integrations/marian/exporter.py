@@ -94,6 +94,14 @@ def check_config(run: Run):
         ("value_dim", config.value_dim, (None, width)),
         ("activation", config.activation, tuple(ACTIVATIONS.values())),
         ("sliding_window", config.sliding_window, (None,)),
+        ("normalization", config.normalization, ("layer",)),
+        ("feed_forward", config.feed_forward, ("ffn",)),
+        ("qk_norm", config.qk_norm, (False,)),
+        (
+            "num_key_value_heads",
+            config.num_key_value_heads,
+            (None, config.num_heads),
+        ),
     ):
         if value not in expected:
             raise ValueError(
