@@ -119,8 +119,8 @@ class TransformerConfig:
     )
     num_key_value_heads: int | None = option_field(
         None,
-        "number of heads of keys and values, which attention heads share "
-        "(default: one for each); not in the paper",
+        "number of heads of keys and values, which attention heads share, "
+        "instead of one for each; not in the paper",
     )
     normalization: str = option_field(
         "layer",

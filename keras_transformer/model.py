@@ -4,13 +4,18 @@ Shapes: B batch, T target length, S source length, D d_model, V vocabulary,
 F features of a source vector.
 """
 
-import itertools
 from typing import Any
 
 import keras
 from keras import KerasTensor, ops
 
-from keras_transformer.config import LAYER_FIELDS, TransformerConfig
+from keras_transformer.config import TransformerConfig
+from keras_transformer.configured_model import (
+    ConfiguredModel,
+    embedding_arguments,
+    layer_arguments,
+    position_arguments,
+)
 from keras_transformer.ids import PAD
 from keras_transformer.layers import (
     DecoderLayer,
@@ -21,65 +26,11 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.arguments import (
     Cache,
-    frozen_parts,
-    mixed_seed,
 )
-from keras_transformer.layers.normalization import NORMALIZATIONS
-from keras_transformer.validation import check_argument
-
-
-def is_rotary(config: TransformerConfig) -> bool:
-    """Returns whether self-attention, not the embedding, has the positions."""
-    return config.positions == "rotary"
-
-
-def position_arguments(
-    config: TransformerConfig, dtype: Any = None
-) -> dict[str, Any]:
-    """Returns the arguments of a layer that embeds, positions included."""
-    return {
-        "d_model": config.d_model,
-        # Rotary ones are in the layers, see `layer_arguments`.
-        "positions": None if is_rotary(config) else config.positions,
-        "max_length": config.max_length,
-        "dropout_rate": config.dropout_rate,
-        "dtype": dtype,
-    }
-
-
-def embedding_arguments(
-    config: TransformerConfig, dtype: Any = None
-) -> dict[str, Any]:
-    """Returns the arguments of a `PositionalEmbedding` of ids."""
-    return {
-        **position_arguments(config, dtype),
-        "scale_embeddings": config.scale_embeddings,
-        "mask_zero": False,  # masks are explicit
-    }
-
-
-def layer_arguments(
-    config: TransformerConfig, dtype: Any = None
-) -> dict[str, Any]:
-    """Returns the arguments of an `EncoderLayer` or a `DecoderLayer`."""
-    return {
-        **{name: getattr(config, name) for name in LAYER_FIELDS},
-        "positions": config.positions if is_rotary(config) else None,
-        # Not an instance: each layer is to draw a seed of its own.
-        "kernel_initializer": {
-            "class_name": "VarianceScaling",
-            "config": {
-                "scale": config.initializer_scale,
-                "mode": "fan_avg",
-                "distribution": "uniform",
-            },
-        },
-        "dtype": dtype,
-    }
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(keras.Model):
+class Transformer(ConfiguredModel):
     """Builds the encoder and the decoder of figure 1, over one or two
     vocabularies.
 
@@ -118,14 +69,10 @@ class Transformer(keras.Model):
     def __init__(
         self, config: TransformerConfig, seed: int | None = None, **kwargs: Any
     ):
-        remedy = "Make one by `TransformerConfig(...)`."
-        check_argument("config", config, TransformerConfig, remedy)
+        seeds = self._begin(config, seed)
+        dtype = kwargs.pop("dtype", None)
 
         # === Layers ===
-        self.config = config
-        self.seed = seed
-        dtype = kwargs.pop("dtype", None)
-        seeds = (mixed_seed(seed, site) for site in itertools.count())
         embedding = embedding_arguments(config, dtype)
         layer = layer_arguments(config, dtype)
         shared = config.shared_vocabulary
@@ -180,22 +127,6 @@ class Transformer(keras.Model):
         super().__init__(inputs=inputs, outputs=logits, **kwargs)
         if dtype is not None:
             self.dtype_policy = dtype
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # PyTorch accepts no layer as an attribute before Keras' constructor has
-        # run. Keras need not track these: the functional model has its layers.
-        if "_layers" in vars(self):
-            super().__setattr__(name, value)
-        else:
-            object.__setattr__(self, name, value)
-
-    def _final_norm(self, name, dtype):
-        """Returns the layer at the end of a stack, `None` in post-norm."""
-        if not self.config.norm_first:
-            return None
-        epsilon = self.config.layer_norm_epsilon
-        norm = NORMALIZATIONS[self.config.normalization]
-        return norm(epsilon=epsilon, dtype=dtype, name=name)
 
     def encode(
         self,
@@ -294,48 +225,3 @@ class Transformer(keras.Model):
             x = self.decoder_norm(x)
         logits = self.target_embedding(x, reverse=True)  # [B·n, T, V]
         return ops.squeeze(logits, 1) if is_single else logits, new_cache
-
-    # === Config ===
-
-    def get_config(self) -> dict:
-        # A functional model's own config would not fit our constructor.
-        return {
-            "config": self.config.to_dict(),
-            "seed": self.seed,
-            "name": self.name,
-            "trainable": self.trainable,
-            "frozen": self._frozen_layers(),
-            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-        }
-
-    def _frozen_layers(self):
-        """Returns the names of layers that are frozen, and the paths of such
-        parts."""
-        found = []
-        for layer in self.layers:
-            if not layer.trainable:
-                found.append(layer.name)
-            else:
-                parts = frozen_parts(layer)
-                found += [f"{layer.name}/{path}" for path in parts]
-        return found
-
-    @classmethod
-    def from_config(
-        cls, config: dict, custom_objects: dict | None = None
-    ) -> "Transformer":
-        config = dict(config)
-        dtype = config.pop("dtype", None)
-        if isinstance(dtype, dict):
-            dtype = keras.dtype_policies.deserialize(dtype)
-        shape = TransformerConfig.from_dict(config.pop("config"))
-        frozen = config.pop("frozen", ())
-        model = cls(shape, dtype=dtype, **config)
-        for path in frozen:
-            name, _, part = path.partition("/")
-            layer = model.get_layer(name)
-            if part:
-                layer.freeze_part(part)
-            else:
-                layer.trainable = False
-        return model

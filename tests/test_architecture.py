@@ -17,7 +17,8 @@ LONGEST = 600  # lines: one idea a file
 # A part of the package is a folder or a module of the root. Whatever its files
 # import, and what that imports in turn, belongs to itself or to these parts.
 CHECKS = {"ids", "validation"}
-MODEL = {*CHECKS, "config", "layers", "losses", "model", "schedule", "search"}
+MODEL = {*CHECKS, "config", "configured_model", "layers", "losses", "model"}
+MODEL |= {"language_model", "schedule", "search"}
 FILES = {"archives", "atomic_files", "hardware", "lock", "stop_signals"}
 MAY_REACH = {
     "__init__": MODEL,
@@ -34,7 +35,15 @@ MAY_REACH = {
     "layers": CHECKS,
     "losses": {*CHECKS, "config"},
     "schedule": CHECKS,
-    "model": {*CHECKS, "config", "layers"},
+    "configured_model": {*CHECKS, "config", "layers"},
+    "model": {*CHECKS, "config", "configured_model", "layers"},
+    "language_model": {
+        *CHECKS,
+        "config",
+        "configured_model",
+        "layers",
+        "search",
+    },
     "search": CHECKS,
     "testing": CHECKS,
     "data": {*CHECKS, *FILES},
@@ -56,6 +65,7 @@ ANY_BACKEND = {*MODEL, "__init__", "atomic_files", "testing"}
 ALLOWED = sys.stdlib_module_names | {"keras", "numpy", "lazy_loader"}
 # These files have a faster path that runs on TensorFlow only.
 FASTER_ON_TENSORFLOW = {"layers/normalization.py", "search/next_token.py"}
+FASTER_ON_TENSORFLOW |= {"language_model.py"}  # compiled by the backend
 # A corpus becomes batches on any backend, and TensorFlow or JAX trains a model.
 # These files import them, and others inside functions.
 BACKENDS = {

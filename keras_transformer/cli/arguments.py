@@ -124,7 +124,7 @@ def _of_presets(field):
     }
     if len(set(values.values())) == 1:
         return field.default
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+    return ", ".join(f"{k} {v}" for k, v in values.items() if v is not None)
 
 
 class _Epochs(argparse.Action):
