@@ -71,8 +71,76 @@ def layer_arguments(
     }
 
 
+class ConfiguredModel(keras.Model):
+    """A functional model that a `TransformerConfig` describes.
+
+    A subclass sets its layers as attributes before it calls the constructor.
+    """
+
+    config: TransformerConfig
+    seed: int | None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # PyTorch accepts no layer as an attribute before Keras' constructor has
+        # run. Keras need not track these: the functional model has its layers.
+        if "_layers" in vars(self):
+            super().__setattr__(name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def _final_norm(self, name, dtype):
+        """Returns the layer at the end of a stack, `None` in post-norm."""
+        if not self.config.norm_first:
+            return None
+        epsilon = self.config.layer_norm_epsilon
+        return LayerNormalization(epsilon=epsilon, dtype=dtype, name=name)
+
+    def get_config(self) -> dict:
+        # A functional model's own config would not fit our constructor.
+        return {
+            "config": self.config.to_dict(),
+            "seed": self.seed,
+            "name": self.name,
+            "trainable": self.trainable,
+            "frozen": self._frozen_layers(),
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+        }
+
+    def _frozen_layers(self):
+        """Returns the names of layers that are frozen, and the paths of such
+        parts."""
+        found = []
+        for layer in self.layers:
+            if not layer.trainable:
+                found.append(layer.name)
+            else:
+                parts = frozen_parts(layer)
+                found += [f"{layer.name}/{path}" for path in parts]
+        return found
+
+    @classmethod
+    def from_config(
+        cls, config: dict, custom_objects: dict | None = None
+    ) -> "ConfiguredModel":
+        config = dict(config)
+        dtype = config.pop("dtype", None)
+        if isinstance(dtype, dict):
+            dtype = keras.dtype_policies.deserialize(dtype)
+        shape = TransformerConfig.from_dict(config.pop("config"))
+        frozen = config.pop("frozen", ())
+        model = cls(shape, dtype=dtype, **config)
+        for path in frozen:
+            name, _, part = path.partition("/")
+            layer = model.get_layer(name)
+            if part:
+                layer.freeze_part(part)
+            else:
+                layer.trainable = False
+        return model
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(keras.Model):
+class Transformer(ConfiguredModel):
     """Builds the encoder and the decoder of figure 1, over one or two
     vocabularies.
 
@@ -174,21 +242,6 @@ class Transformer(keras.Model):
         if dtype is not None:
             self.dtype_policy = dtype
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # PyTorch accepts no layer as an attribute before Keras' constructor has
-        # run. Keras need not track these: the functional model has its layers.
-        if "_layers" in vars(self):
-            super().__setattr__(name, value)
-        else:
-            object.__setattr__(self, name, value)
-
-    def _final_norm(self, name, dtype):
-        """Returns the layer at the end of a stack, `None` in post-norm."""
-        if not self.config.norm_first:
-            return None
-        epsilon = self.config.layer_norm_epsilon
-        return LayerNormalization(epsilon=epsilon, dtype=dtype, name=name)
-
     def encode(
         self,
         source: KerasTensor,
@@ -286,48 +339,3 @@ class Transformer(keras.Model):
             x = self.decoder_norm(x)
         logits = self.target_embedding(x, reverse=True)  # [B·n, T, V]
         return ops.squeeze(logits, 1) if is_single else logits, new_cache
-
-    # === Config ===
-
-    def get_config(self) -> dict:
-        # A functional model's own config would not fit our constructor.
-        return {
-            "config": self.config.to_dict(),
-            "seed": self.seed,
-            "name": self.name,
-            "trainable": self.trainable,
-            "frozen": self._frozen_layers(),
-            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-        }
-
-    def _frozen_layers(self):
-        """Returns the names of layers that are frozen, and the paths of such
-        parts."""
-        found = []
-        for layer in self.layers:
-            if not layer.trainable:
-                found.append(layer.name)
-            else:
-                parts = frozen_parts(layer)
-                found += [f"{layer.name}/{path}" for path in parts]
-        return found
-
-    @classmethod
-    def from_config(
-        cls, config: dict, custom_objects: dict | None = None
-    ) -> "Transformer":
-        config = dict(config)
-        dtype = config.pop("dtype", None)
-        if isinstance(dtype, dict):
-            dtype = keras.dtype_policies.deserialize(dtype)
-        shape = TransformerConfig.from_dict(config.pop("config"))
-        frozen = config.pop("frozen", ())
-        model = cls(shape, dtype=dtype, **config)
-        for path in frozen:
-            name, _, part = path.partition("/")
-            layer = model.get_layer(name)
-            if part:
-                layer.freeze_part(part)
-            else:
-                layer.trainable = False
-        return model
