@@ -19,5 +19,6 @@ from .search.blockwise_search import blockwise_search as blockwise_search
 from .search.constraints import length_penalty as length_penalty
 from .search.sampling import greedy_search as greedy_search
 from .search.sampling import sample as sample
+from .text_classifier import TextClassifier as TextClassifier
 
 __version__: str

@@ -216,6 +216,23 @@ MODELS = [
     Row("Transformer", {"config": row.make(), "seed": 7}) for row in CONFIGS
 ]
 
+# The encoder of a translator, and one that normalises first.
+CLASSIFIERS = [
+    Row(
+        "TextClassifier",
+        {
+            "config": kt.TransformerConfig(V, **_SHAPE, **options),
+            "num_classes": 7,
+            **seed,
+        },
+        (SOURCE,),
+    )
+    for options, seed in (
+        ({}, {}),
+        ({"norm_first": True, "dropout_rate": 0.2}, {"seed": 7}),
+    )
+]
+
 _PREDICTED = (LABELS, 3 * random(*LABELS.shape, V))
 LOSSES = [
     Row(
@@ -281,6 +298,7 @@ OBJECTS = [
     *LAYERS,
     *PLAIN_LAYERS,
     *MODELS,
+    *CLASSIFIERS,
     *LOSSES,
     *METRICS,
     *SCHEDULES,
@@ -331,7 +349,7 @@ def compiled_on_jax(function):
 
 @functools.cache
 def model_with_seeded_weights(row):
-    """Returns a shared Transformer, which callers must not change."""
+    """Returns a shared model, which callers must not change."""
     return with_seeded_weights(row.make())
 
 
@@ -379,6 +397,9 @@ def outputs(row):
     if row in MODELS:
         model = model_with_seeded_weights(row)
         found = [compiled_on_jax(model)({"source": SOURCE, "target": TARGET})]
+    elif row in CLASSIFIERS:
+        model = model_with_seeded_weights(row)
+        found = [compiled_on_jax(model)(*row.inputs)]
     elif row in SEARCHES:
         found = search(row)[:2]
     elif row in BLOCKWISE:

@@ -18,6 +18,7 @@ LONGEST = 600  # lines: one idea a file
 # import, and what that imports in turn, belongs to itself or to these parts.
 CHECKS = {"ids", "validation"}
 MODEL = {*CHECKS, "config", "layers", "losses", "model", "schedule", "search"}
+MODEL |= {"text_classifier"}
 FILES = {"archives", "atomic_files", "hardware", "lock", "stop_signals"}
 MAY_REACH = {
     "__init__": MODEL,
@@ -35,6 +36,7 @@ MAY_REACH = {
     "losses": {*CHECKS, "config"},
     "schedule": CHECKS,
     "model": {*CHECKS, "config", "layers"},
+    "text_classifier": {*CHECKS, "config", "layers", "model"},
     "search": CHECKS,
     "testing": CHECKS,
     "data": {*CHECKS, *FILES},

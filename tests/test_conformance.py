@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 from conformance import (
+    CLASSIFIERS,
     LAYERS,
     MODELS,
     PLAIN_LAYERS,
@@ -381,6 +382,12 @@ def test_nothing_leaks_in_the_model(row):
     assert_no_leak(compiled_on_jax(model), IDS, causal="target")
 
 
+@each(CLASSIFIERS)
+def test_nothing_leaks_in_the_classifier(row):
+    model = conformance.model_with_seeded_weights(row)
+    assert_no_leak(compiled_on_jax(model), *row.inputs)
+
+
 # === Step by step ===
 
 
@@ -498,6 +505,23 @@ def test_one_training_step_changes_every_weight_of_the_model(row):
     before = [numpy_of(w) for w in model.trainable_weights]
     values = model.train_on_batch(IDS, conformance.LABELS)
     assert np.isfinite(values).all()
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        new = numpy_of(weight)
+        assert np.isfinite(new).all(), weight.path
+        assert (new != old).any(), weight.path
+
+
+@each(CLASSIFIERS)
+def test_one_training_step_changes_every_weight_of_the_classifier(row):
+    model = conformance.with_seeded_weights(row.make())
+    model.compile(
+        keras.optimizers.Adam(),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=BACKEND == "jax",
+        run_eagerly=BACKEND == "tensorflow",
+    )
+    before = [numpy_of(w) for w in model.trainable_weights]
+    assert math.isfinite(model.train_on_batch(*row.inputs, np.array([6, 0])))
     for weight, old in zip(model.trainable_weights, before, strict=True):
         new = numpy_of(weight)
         assert np.isfinite(new).all(), weight.path
