@@ -1,4 +1,5 @@
 from .config import TransformerConfig as TransformerConfig
+from .language_model import LanguageModel as LanguageModel
 from .layers import DecoderLayer as DecoderLayer
 from .layers import EncoderLayer as EncoderLayer
 from .layers import FeatureEmbedding as FeatureEmbedding
@@ -19,5 +20,6 @@ from .search.blockwise_search import blockwise_search as blockwise_search
 from .search.constraints import length_penalty as length_penalty
 from .search.sampling import greedy_search as greedy_search
 from .search.sampling import sample as sample
+from .text_classifier import TextClassifier as TextClassifier
 
 __version__: str

@@ -1,6 +1,7 @@
 """Functional models that a `TransformerConfig` describes, and the arguments
 that it gives to their layers."""
 
+import importlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,15 @@ import keras
 from keras_transformer.config import LAYER_FIELDS, TransformerConfig
 from keras_transformer.layers.arguments import frozen_parts, mixed_seed
 from keras_transformer.layers.normalization import NORMALIZATIONS
-from keras_transformer.validation import check_argument, check_field
+from keras_transformer.validation import check_argument
+
+# Fields of a config that describe a source beside a target.
+OF_TRANSLATION = (
+    "source_vocab_size",
+    "source_features",
+    "num_encoder_layers",
+    "num_decoder_layers",
+)
 
 
 def is_rotary(config: TransformerConfig) -> bool:
@@ -164,30 +173,48 @@ class TextModel(ConfiguredModel):
         tokenizer: keras.layers.Layer | None = None,
     ) -> Iterator[int | None]:
         seeds = super()._begin(config, seed)
-        for name in (
-            "source_vocab_size",
-            "source_features",
-            "num_encoder_layers",
-            "num_decoder_layers",
-        ):
-            check_field(config, name, getattr(config, name) is None, "None here")
-        size = getattr(tokenizer, "vocab_size", None)  # unknown until loaded
-        if size not in (None, config.vocab_size):
-            raise ValueError(
-                "The config must have a `vocab_size` of as many pieces as the "
-                f"tokenizer has. Received: vocab_size={config.vocab_size}, "
-                f"tokenizer.vocab_size={size}."
-            )
+        for name in OF_TRANSLATION:
+            if (value := getattr(config, name)) is not None:
+                raise ValueError(
+                    "The config must have one vocabulary, `vocab_size`, and "
+                    "one number of layers, `num_layers`. Received: "
+                    f"{name}={value}. Leave it out."
+                )
+        if tokenizer is not None:
+            _check_tokenizer(tokenizer, config)
         self.tokenizer = tokenizer
         return seeds
 
     def get_config(self) -> dict:
-        tokenizer = keras.saving.serialize_keras_object(self.tokenizer)
+        tokenizer = self.tokenizer
+        if tokenizer is not None:
+            tokenizer = keras.saving.serialize_keras_object(tokenizer)
         return {**super().get_config(), "tokenizer": tokenizer}
 
     @classmethod
     def from_config(
         cls, config: dict, custom_objects: dict | None = None
     ) -> "ConfiguredModel":
-        tokenizer = keras.saving.deserialize_keras_object(config["tokenizer"])
+        tokenizer = config["tokenizer"]
+        if tokenizer is not None:
+            # Importing a class registers it. Nothing here imports that of the
+            # tokenizer before, since models of ids need Keras alone.
+            module = str(tokenizer.get("module"))
+            if module.startswith("keras_transformer."):
+                importlib.import_module(module)
+            tokenizer = keras.saving.deserialize_keras_object(tokenizer)
         return super().from_config(config | {"tokenizer": tokenizer})
+
+
+def _check_tokenizer(tokenizer, config):
+    remedy = "Make one by `inference.TextTokenizer(tokenizer)`."
+    check_argument("tokenizer", tokenizer, keras.layers.Layer, remedy)
+    limits = [("vocab_size", config.vocab_size, tokenizer.vocab_size)]
+    if config.positions == "learned":
+        limits.append(("max_length", config.max_length, tokenizer.max_length))
+    for name, expected, found in limits:
+        if found != expected:
+            raise ValueError(
+                f"The tokenizer must have the `{name}` of the config. "
+                f"Received: config.{name}={expected}, tokenizer.{name}={found}."
+            )

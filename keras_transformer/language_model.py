@@ -4,8 +4,8 @@ Shapes: B batch, T length, P prompt length, L maximum length, D d_model, V
 vocabulary.
 """
 
-import dataclasses
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,14 +27,12 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.arguments import Cache
 from keras_transformer.search.beam_search import beam_search
-from keras_transformer.search.sampling import (
-    StepFunction,
-    greedy_search,
-    sample,
-)
-from keras_transformer.validation import check_field, checked_integer
+from keras_transformer.search.sampling import greedy_search, sample
+from keras_transformer.validation import checked_integer
 
-SHORTEST = 16  # tokens of a prompt that are worth a program of their own
+# A prompt is padded to a multiple of so many tokens, and as many are worth to
+# be read at once.
+READ_AT_ONCE = 16
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -63,10 +61,10 @@ class LanguageModel(TextModel):
     Args:
         config: a `TransformerConfig` of one vocabulary and one stack of
             `num_layers` layers.
-        seed: seed of the dropout; each layer derives its own.
         tokenizer: layer that makes ids of strings, an
             `inference.TextTokenizer`, which a `.keras` file then contains.
             Defaults to `None`: texts are ids.
+        seed: seed of the dropout; each layer derives its own.
 
     Call arguments:
         inputs: integer ids `(B, T)`, padded with 0. A text begins with the
@@ -84,8 +82,8 @@ class LanguageModel(TextModel):
     def __init__(
         self,
         config: TransformerConfig,
-        seed: int | None = None,
         tokenizer: keras.layers.Layer | None = None,
+        seed: int | None = None,
         **kwargs: Any,
     ):
         seeds = self._begin(config, seed, tokenizer)
@@ -214,23 +212,31 @@ class LanguageModel(TextModel):
             ValueError: if beams are to be drawn, if an argument is out of
                 range, or if learned positions do not suffice.
         """
-        max_new_tokens = checked_integer("max_new_tokens", max_new_tokens)
-        search = Search(beam_size, alpha, temperature, top_k, top_p)
+        search: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "beam_size": beam_size,
+            "alpha": alpha,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+        }
         rows = self._ids(prompts)
         if not rows:
             return []
-        lengths = [len(row) for row in rows]
-        self._check_length(1 + max(lengths) + max_new_tokens)
+        self.check_generation(max(map(len, rows)), **search)
+        shortest = min(map(len, rows))
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
         found, _ = self._compiled(
             self._values_on_jax(),
-            _padded([[START, *row] for row in rows], SHORTEST),
-            np.array(lengths, "int32"),
+            _padded([[START, *row] for row in rows], READ_AT_ONCE),
+            np.array([len(row) for row in rows], "int32"),
             np.array([seed, 0], "uint32"),
-            read=_read_at_once(min(lengths)),
-            max_new_tokens=max_new_tokens,
-            search=search,
+            # The largest power of two: few numbers, few programs.
+            read=1 << shortest.bit_length() - 1
+            if shortest >= READ_AT_ONCE
+            else 0,
+            **search,
         )
         texts = []
         for row, ids in zip(rows, ops.convert_to_numpy(found), strict=True):
@@ -242,64 +248,80 @@ class LanguageModel(TextModel):
         self,
         ids: KerasTensor,
         lengths: KerasTensor,
-        seed: int | KerasTensor | None,
-        read: int,
-        max_new_tokens: int,
-        search: "Search",
+        seed: int | KerasTensor | None = None,
+        max_new_tokens: int = 50,
+        read: int = 0,
+        beam_size: int = 1,
+        alpha: float = 0.6,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
     ) -> tuple[KerasTensor, KerasTensor]:
         """Continues prompts of ids, as operations of the backend.
 
         Args:
             ids: int32 `(B, 1 + P)`, prompts after the start token, padded.
-                P is larger than `read`.
             lengths: int32 `(B,)`, the length of each prompt.
-            seed: seed of drawn tokens, also a tensor of two numbers.
+            seed: as in `generate`, also a tensor of two numbers.
             read: number of tokens that are read at once, at most the smallest
-                length. All others of the prompts are read one by one.
-            max_new_tokens: as in `generate`.
-            search: how the next tokens are chosen.
+                length. The other tokens of the prompts are read one by one.
+                Defaults to 0.
+            max_new_tokens, beam_size, alpha, temperature, top_k, top_p: as in
+                `generate`.
 
         Returns:
             ids `(B, L)`, prompts and new tokens with an end token, and float32
-            log-probabilities `(B,)` of what was not read at once; those of beam
-            search are divided by the length penalty.
+            scores `(B,)`, see `greedy_search`, `sample` and `beam_search`. They
+            are those of the tokens that were not read at once.
         """
+        ids, lengths = map(ops.convert_to_tensor, (ids, lengths))
         batch, width = ops.shape(ids)
-        cache = self.empty_cache(batch * search.beam_size, width + max_new_tokens)
-        prompts = ops.repeat(ids, search.beam_size, axis=0)
+        beams = ops.repeat(ids, beam_size, axis=0)  # [B·K, 1 + P]
+        layers = self.empty_cache(batch * beam_size, width + max_new_tokens)
         if read:
-            _, cache = self.decode_step(prompts[:, :read], cache, 0)
-        special = ops.arange(self.config.vocab_size, dtype="int32") < END
+            _, layers = self.decode_step(beams[:, :read], layers, 0)
+        has_no_text = ops.arange(self.config.vocab_size, dtype="int32") < END
 
         def step(tokens, cache, index):
-            # Their last token is read in the first step.
+            # The search begins with the last token that was not read.
             tokens = ops.where(ops.equal(index, 0), cache["last"], tokens)
             logits, layers = self.decode_step(
                 tokens, cache["layers"], index + read
             )
-            logits = ops.where(special, -np.inf, logits)
+            logits = ops.where(has_no_text, -np.inf, logits)
             return logits, {**cache, "layers": layers}
 
-        rest = ids[:, 1 + read :]
         positions = ops.arange(width - 1 - read, dtype="int32")
-        found, scores = search(
+        is_prompt = positions < lengths[:, None] - read
+        arguments = (
             step,
-            {"layers": cache, "last": prompts[:, read]},
+            {"layers": layers, "last": beams[:, read]},
             lengths - read + max_new_tokens + 1,
-            prefix=ops.where(positions < lengths[:, None] - read, rest, -1),
-            longest=width - read + max_new_tokens,
-            seed=seed,
         )
+        options: dict[str, Any] = {
+            "prefix": ops.where(is_prompt, ids[:, 1 + read :], -1),
+            "longest": width - read + max_new_tokens,
+        }
+        if temperature:
+            seed = seed if isinstance(seed, int) else _SeedOfTensor(seed)
+            found, scores = sample(
+                *arguments, temperature, top_k, top_p, seed, **options
+            )
+        elif beam_size == 1:
+            found, scores = greedy_search(*arguments, **options)
+        else:
+            found, scores = beam_search(*arguments, beam_size, alpha, **options)
+            found, scores = found[:, 0], scores[:, 0]
         return ops.concatenate([ids[:, 1 : 1 + read], found], axis=1), scores
 
     @functools.cached_property
     def _compiled(self):
-        """`continue_prompts` as the backend compiles it."""
+        """`continue_prompts`, as the backend compiles it."""
 
-        def run(values, *args, **static):
+        def run(values, ids, lengths, seed, **static):
             state = list(zip(self.variables, values, strict=False))
             with keras.StatelessScope(state):
-                return self.continue_prompts(*args, **static)
+                return self.continue_prompts(ids, lengths, seed, **static)
 
         backend = keras.backend.backend()
         if backend == "tensorflow":
@@ -309,8 +331,8 @@ class LanguageModel(TextModel):
         if backend == "jax":
             import jax
 
-            names = ("read", "max_new_tokens", "search")
-            return jax.jit(run, static_argnames=names)
+            names = inspect.signature(self.continue_prompts).parameters
+            return jax.jit(run, static_argnames=[*names][3:])
         return run
 
     def _values_on_jax(self):
@@ -318,71 +340,43 @@ class LanguageModel(TextModel):
         is_jax = keras.backend.backend() == "jax"
         return [v.value for v in self.variables] if is_jax else []
 
-    def _check_length(self, length):
-        most = self.config.max_length
-        if self.config.positions == "learned" and length > most:
+    def check_generation(
+        self,
+        prompt_length: int,
+        max_new_tokens: int,
+        beam_size: int = 1,
+        alpha: float = 0.6,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> None:
+        """Checks arguments of `generate`, for prompts of at most so many
+        tokens.
+
+        Raises:
+            ValueError: if they do not go together, or if learned positions do
+                not suffice.
+        """
+        checked_integer("max_new_tokens", max_new_tokens)
+        checked_integer("beam_size", beam_size)
+        if not temperature >= 0 or (temperature and beam_size > 1):
             raise ValueError(
-                "The start token, a prompt and its continuation must have "
-                f"learned positions. Received: {length} tokens, "
-                f"max_length={most}. Pass fewer `max_new_tokens`."
+                "`temperature` must be at least 0, and 0 with several beams. "
+                f"Received: temperature={temperature}, beam_size={beam_size}."
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class Search:
-    """Chooses tokens by greedy search, beam search or sampling.
-
-    The arguments are described in `LanguageModel.generate`.
-    """
-
-    beam_size: int = 1
-    alpha: float = 0.6
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-    def __post_init__(self) -> None:
-        checked_integer("beam_size", self.beam_size)
-        check_field(self, "temperature", self.temperature >= 0, "at least 0")
-        if self.temperature and self.beam_size > 1:
-            raise ValueError(
-                "Tokens are drawn or beams are searched, not both. Received: "
-                f"beam_size={self.beam_size}, temperature={self.temperature}."
-            )
-        if not self.temperature and (self.top_k, self.top_p) != (None, None):
+        if not temperature and (top_k, top_p) != (None, None):
             raise ValueError(
                 "`top_k` and `top_p` need a `temperature` above 0. Received: "
-                f"top_k={self.top_k}, top_p={self.top_p}, temperature="
-                f"{self.temperature}."
+                f"top_k={top_k}, top_p={top_p}, temperature={temperature}."
             )
-
-    def __call__(
-        self,
-        step: StepFunction,
-        cache: Any,
-        max_lengths: KerasTensor,
-        prefix: KerasTensor,
-        longest: int | KerasTensor,
-        seed: int | KerasTensor | None,
-    ) -> tuple[KerasTensor, KerasTensor]:
-        """Returns ids `(B, L)` and scores `(B,)`."""
-        arguments = step, cache, max_lengths
-        given: dict[str, Any] = {"prefix": prefix, "longest": longest}
-        if self.temperature:
-            return sample(
-                *arguments,
-                self.temperature,
-                self.top_k,
-                self.top_p,
-                seed=seed if isinstance(seed, int) else _SeedOfTensor(seed),
-                **given,
+        most = self.config.max_length or 0
+        length = 1 + prompt_length + max_new_tokens
+        if self.config.positions == "learned" and length > most:
+            raise ValueError(
+                "A prompt and its continuation must have learned positions. "
+                f"Received: max_length={most} for the start token, a prompt of "
+                f"{prompt_length}, max_new_tokens={max_new_tokens}."
             )
-        if self.beam_size == 1:
-            return greedy_search(*arguments, **given)
-        ids, scores = beam_search(
-            *arguments, self.beam_size, self.alpha, **given
-        )
-        return ids[:, 0], scores[:, 0]
 
 
 class _SeedOfTensor(keras.random.SeedGenerator):
@@ -403,9 +397,3 @@ def _padded(rows, multiple=1):
     for to, row in zip(ids, rows, strict=True):
         to[: len(row)] = row
     return ids
-
-
-def _read_at_once(length):
-    """Returns the largest power of two up to a length, from `SHORTEST` on: a
-    program is compiled for each."""
-    return 1 << (length.bit_length() - 1) if length >= SHORTEST else 0

@@ -239,6 +239,41 @@ MODELS = [
     Row("Transformer", {"config": row.make(), "seed": 7}) for row in CONFIGS
 ]
 
+# The encoder of a translator, and one that normalises first.
+CLASSIFIERS = [
+    Row(
+        "TextClassifier",
+        {
+            "config": kt.TransformerConfig(V, **_SHAPE, **options),
+            "num_classes": 7,
+            **seed,
+        },
+        (SOURCE,),
+    )
+    for options, seed in (
+        ({}, {}),
+        ({"norm_first": True, "dropout_rate": 0.2}, {"seed": 7}),
+    )
+]
+
+_TODAY = {
+    "norm_first": True,
+    "normalization": "rms",
+    "feed_forward": "swiglu",
+    "positions": "rotary",
+    "num_heads": 6,
+    "key_dim": 4,
+    "num_key_value_heads": 2,
+}
+LANGUAGE_MODELS = [
+    Row(
+        "LanguageModel",
+        {"config": kt.TransformerConfig(V, **{**_SHAPE, **options}), **seed},
+        (IDS,),
+    )
+    for options, seed in (({}, {}), (_TODAY, {"seed": 7}))
+]
+
 _PREDICTED = (LABELS, 3 * random(*LABELS.shape, V))
 LOSSES = [
     Row(
@@ -304,6 +339,8 @@ OBJECTS = [
     *LAYERS,
     *PLAIN_LAYERS,
     *MODELS,
+    *CLASSIFIERS,
+    *LANGUAGE_MODELS,
     *LOSSES,
     *METRICS,
     *SCHEDULES,
@@ -354,7 +391,7 @@ def compiled_on_jax(function):
 
 @functools.cache
 def model_with_seeded_weights(row):
-    """Returns a shared Transformer, which callers must not change."""
+    """Returns a shared model, which callers must not change."""
     return with_seeded_weights(row.make())
 
 
@@ -402,6 +439,9 @@ def outputs(row):
     if row in MODELS:
         model = model_with_seeded_weights(row)
         found = [compiled_on_jax(model)({"source": SOURCE, "target": TARGET})]
+    elif row in [*CLASSIFIERS, *LANGUAGE_MODELS]:
+        model = model_with_seeded_weights(row)
+        found = [compiled_on_jax(model)(*row.inputs)]
     elif row in SEARCHES:
         found = search(row)[:2]
     elif row in BLOCKWISE:

@@ -4,21 +4,26 @@ Shapes: N tokens, D = 22, V = 31.
 """
 
 import jax
+import keras
 import numpy as np
 import pytest
 from jax import numpy as jnp
 
 from keras_transformer import (
     LabelSmoothedCrossEntropy,
+    TextClassifier,
     Transformer,
     TransformerConfig,
 )
+from keras_transformer.data import train_tokenizer
 from keras_transformer.data.batches import (
     EncodedPairs,
     Rows,
     Sharding,
     make_batch,
 )
+from keras_transformer.data.builtin.phrases import pairs_of_split
+from keras_transformer.inference import TextTokenizer
 from keras_transformer.training import lora
 from keras_transformer.training.jax_trainer import (
     JaxTrainer,
@@ -194,3 +199,21 @@ def test_the_model_has_the_state_whenever_a_callback_looks():
         model.jax_state_sync()
         assert int(model.optimizer.iterations.value) == step
         assert np.isfinite(model.get_weights()[0]).all()
+
+
+def test_a_classifier_takes_the_ids_of_a_text_tokenizer(tmp_path):
+    lines = [line for pair in pairs_of_split("train", 200) for line in pair]
+    tokenizer = TextTokenizer(train_tokenizer(lines, 347))
+    config = TransformerConfig(347, num_layers=1, d_model=22, num_heads=2)
+    model = TextClassifier(config, 5)
+    texts = ["The clock is slow.", "", "🦄"]
+    ids = tokenizer(texts)
+    assert tokenizer.decode(ids) == texts
+    logits = model.predict(ids, verbose=0)
+    assert logits.shape == (3, 5)
+    assert np.isfinite(logits).all()
+    model.save(tmp_path / "a.keras")
+    again = keras.models.load_model(tmp_path / "a.keras")
+    np.testing.assert_array_equal(again.predict(ids, verbose=0), logits)
+    with pytest.raises(ValueError, match=r"'jax'.*model\(tokenizer\(texts\)"):
+        TextClassifier(config, 5, tokenizer)

@@ -18,7 +18,7 @@ LONGEST = 600  # lines: one idea a file
 # import, and what that imports in turn, belongs to itself or to these parts.
 CHECKS = {"ids", "validation"}
 MODEL = {*CHECKS, "config", "configured_model", "layers", "losses", "model"}
-MODEL |= {"language_model", "schedule", "search"}
+MODEL |= {"language_model", "schedule", "search", "text_classifier"}
 FILES = {"archives", "atomic_files", "hardware", "lock", "stop_signals"}
 MAY_REACH = {
     "__init__": MODEL,
@@ -37,13 +37,9 @@ MAY_REACH = {
     "schedule": CHECKS,
     "configured_model": {*CHECKS, "config", "layers"},
     "model": {*CHECKS, "config", "configured_model", "layers"},
-    "language_model": {
-        *CHECKS,
-        "config",
-        "configured_model",
-        "layers",
-        "search",
-    },
+    "language_model": {*CHECKS, "config", "configured_model", "layers"}
+    | {"search"},
+    "text_classifier": {*CHECKS, "config", "configured_model", "layers"},
     "search": CHECKS,
     "testing": CHECKS,
     "data": {*CHECKS, *FILES},
@@ -74,7 +70,7 @@ BACKENDS = {
 }
 IN_FUNCTIONS = {
     "tensorflow": {"hardware", "training/projection_loss", "training/adam"},
-    "jax": {"hardware", "training/projection_loss"}
+    "jax": {"hardware", "training/projection_loss", "language_model"}
     | {"inference/layer_translator"},
 }
 

@@ -16,6 +16,8 @@ import keras
 import numpy as np
 import pytest
 from conformance import (
+    CLASSIFIERS,
+    LANGUAGE_MODELS,
     LAYERS,
     MODELS,
     PLAIN_LAYERS,
@@ -381,7 +383,40 @@ def test_nothing_leaks_in_the_model(row):
     assert_no_leak(compiled_on_jax(model), IDS, causal="target")
 
 
+@each(CLASSIFIERS)
+def test_nothing_leaks_in_the_classifier(row):
+    model = conformance.model_with_seeded_weights(row)
+    assert_no_leak(compiled_on_jax(model), *row.inputs)
+
+
+@each(LANGUAGE_MODELS)
+def test_nothing_leaks_in_the_language_model(row):
+    model = conformance.model_with_seeded_weights(row)
+    assert_no_leak(compiled_on_jax(model), *row.inputs, causal=True)
+
+
 # === Step by step ===
+
+
+@each(LANGUAGE_MODELS)
+def test_the_language_model_finds_what_its_logits_say(row):
+    """Prompts are read at once and one by one, by their lengths."""
+    model = conformance.model_with_seeded_weights(row)
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(4, 31, size=n).tolist() for n in (17, 35, 20)]
+    found = model.generate(prompts, max_new_tokens=3)
+    for prompt, text in zip(prompts, found, strict=True):
+        assert text[: len(prompt)] == prompt
+        for i in range(len(prompt), len(text)):
+            logits = numpy_of(model(np.array([[2, *text[:i]]])))[0, -1, 3:]
+            # Rounding may order two almost equal logits otherwise.
+            assert logits[text[i] - 3] > logits.max() - 1e-4
+    drawn = [
+        model.generate(prompts, 3, temperature=0.7, top_k=9, seed=seed)
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert model.generate([]) == []
 
 
 @each(CAUSAL)
@@ -498,6 +533,23 @@ def test_one_training_step_changes_every_weight_of_the_model(row):
     before = [numpy_of(w) for w in model.trainable_weights]
     values = model.train_on_batch(IDS, conformance.LABELS)
     assert np.isfinite(values).all()
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        new = numpy_of(weight)
+        assert np.isfinite(new).all(), weight.path
+        assert (new != old).any(), weight.path
+
+
+@each(CLASSIFIERS)
+def test_one_training_step_changes_every_weight_of_the_classifier(row):
+    model = conformance.with_seeded_weights(row.make())
+    model.compile(
+        keras.optimizers.Adam(),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=BACKEND == "jax",
+        run_eagerly=BACKEND == "tensorflow",
+    )
+    before = [numpy_of(w) for w in model.trainable_weights]
+    assert math.isfinite(model.train_on_batch(*row.inputs, np.array([6, 0])))
     for weight, old in zip(model.trainable_weights, before, strict=True):
         new = numpy_of(weight)
         assert np.isfinite(new).all(), weight.path

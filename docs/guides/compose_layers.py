@@ -61,9 +61,9 @@ print(classifier(sentences).shape)
 # %% [markdown]
 # ## From strings, and back from a file
 #
-# Keras' `TextVectorization` turns text into ids inside the model, on TensorFlow
-# (`examples/text_classifier.py` trains such a classifier). The file has the
-# vocabulary, too.
+# Keras' `TextVectorization` turns text into ids inside the model, on TensorFlow.
+# The file has the vocabulary, too. `TextClassifier` is such a model with word
+# pieces instead of words (`examples/text_classifier.py` trains one).
 
 # %%
 words = keras.layers.TextVectorization(max_tokens=8000)
@@ -93,14 +93,14 @@ for imports in ("import keras, keras_transformer", "import keras"):
 folder.cleanup()
 
 # %% [markdown]
-# Word pieces turn text into ids, too:
+# Word pieces turn text into ids, too, on any backend:
 #
 # ```
 # from keras_transformer.data import train_tokenizer
+# from keras_transformer.inference import TextTokenizer
 #
-# tokenizer = train_tokenizer(open("train.en"), 8000)
-# ids = tokenizer.encode(["A sentence.", "Yes."])  # a list for each string
-# ids = keras.utils.pad_sequences(ids, padding="post")  # an array
+# tokenizer = TextTokenizer(train_tokenizer(open("train.en"), 8000))
+# ids = tokenizer(["A sentence.", "Yes."])  # padded with 0
 # ```
 #
 # ## Masks

@@ -124,7 +124,7 @@ def export(
         if value is not None:
             checked_integer(argument, value)
     path = pathlib.Path(path)
-    name = _checked_name(path)
+    name = checked_name(path)
     if dtype not in hardware.DTYPES:
         raise ValueError(
             f"`dtype` must be one of {', '.join(hardware.DTYPES)}. "
@@ -168,7 +168,7 @@ def export(
     return path
 
 
-def _checked_name(path):
+def checked_name(path):
     """Returns NAME of a new folder `NAME/VERSION`, which servers accept."""
     is_number = re.fullmatch(r"0|[1-9][0-9]*", path.name)
     if not is_number or int(path.name) >= 2**63:

@@ -10,4 +10,5 @@ from .sentences import SplitText as SplitText
 from .sentences import split_sentences as split_sentences
 from .shortlist import Shortlist as Shortlist
 from .shortlist import ShortlistDecoding as ShortlistDecoding
+from .text_tokenizer import TextTokenizer as TextTokenizer
 from .translator import Translator as Translator

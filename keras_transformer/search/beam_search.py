@@ -50,7 +50,7 @@ def beam_search(
     select_rows: Callable[[Cache, KerasTensor], Cache] | None = None,
     length_penalty: str = "gnmt",
     early_stopping: str = "never",
-    longest: int | None = None,
+    longest: int | KerasTensor | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds probable sequences by beam search: section 6.1.
 

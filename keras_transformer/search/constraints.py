@@ -32,7 +32,7 @@ class Constraints:
         min_lengths: KerasTensor | None,
         prefix: KerasTensor | None,
         end_id: int,
-        longest: int | None = None,
+        longest: int | KerasTensor | None = None,
     ):
         self.max_lengths = as_integers("max_lengths", max_lengths, ["batch"])
         rows = ops.shape(self.max_lengths)
@@ -42,7 +42,9 @@ class Constraints:
             self.min_lengths = ops.broadcast_to(min_lengths, rows)
         self.prefix = None
         self.end_id = end_id
-        self.longest = longest or longest_length(max_lengths)
+        self.longest = (
+            longest_length(max_lengths) if longest is None else longest
+        )
         if prefix is not None:
             prefix = as_integers("prefix", prefix, ["batch", "length"])
             # One more free column, so that the prefix is never empty.

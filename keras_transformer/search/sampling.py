@@ -42,7 +42,7 @@ def greedy_search(
     end_id: int = END,
     min_lengths: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
-    longest: int | None = None,
+    longest: int | KerasTensor | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds sequences by taking the most probable token at each step.
 
@@ -100,6 +100,7 @@ def sample(
     end_id: int = END,
     min_lengths: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
+    longest: int | KerasTensor | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Draws each token from the model's distribution.
 
@@ -118,7 +119,7 @@ def sample(
 
     Args:
         step_fn, cache, max_lengths: as in `greedy_search`.
-        start_id, end_id, min_lengths, prefix: as in `greedy_search`.
+        start_id, end_id, min_lengths, prefix, longest: as in `greedy_search`.
         temperature: number by which logits are divided. Values near 0 give
             greedy search. Defaults to 1.
         top_k: number of most probable tokens to draw from, or `None`.
@@ -147,7 +148,7 @@ def sample(
                 "`temperature` must be positive, and `top_p` in (0, 1]. "
                 f"Received: {name}={value}"
             )
-    constraints = Constraints(max_lengths, min_lengths, prefix, end_id)
+    constraints = Constraints(max_lengths, min_lengths, prefix, end_id, longest)
     # Numbers for all steps are drawn at once: inside a loop a seed would draw
     # the same numbers at every step.
     shape = (constraints.longest, ops.shape(constraints.max_lengths)[0])
