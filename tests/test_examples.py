@@ -79,9 +79,9 @@ def test_text_classifier_learns():
 
 
 @pytest.mark.programs
-def test_language_model_learns_and_samples(capsys):
-    assert load("language_model").main(count=1200, epochs=2) < 25
-    assert "a letter, of" in capsys.readouterr().out
+def test_language_model_learns_and_is_exported(capsys):
+    assert load("language_model").main(count=1200, epochs=2) < 300
+    assert "'Am Freitag':" in capsys.readouterr().out
 
 
 @pytest.mark.programs

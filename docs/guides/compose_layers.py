@@ -214,50 +214,34 @@ plt.show()
 assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
 
 # %% [markdown]
-# ## Positions inside attention
+# ## The block of today
 #
-# Rotary positions ("RoFormer", Su et al., 2021) rotate queries and keys by
-# angles that grow with the position, so the weights depend on distances alone.
-# To compute positions in such a way, override `encode_positions` of
-# `MultiHeadAttention`. It gets the queries or the keys of a call, and the
-# position of the first: 0, or the `cache_index` of a step, a scalar or one for
-# each row. Name your class as
-# `self_attention_class` in a subclass of `EncoderLayer` or `DecoderLayer`. The
-# decoder's attention to the memory does not use it.
-
+# Models since 2023 have another block. Each of its parts is an argument, and the
+# paper's is the default: rotary positions (Su et al., 2021), normalisation by
+# the root mean square, a gated feed-forward network (SwiGLU), and heads of keys
+# and values that several heads of queries share. The embedding then adds no
+# positions:
 
 # %%
-@keras.saving.register_keras_serializable(package="guide")
-class RotaryAttention(MultiHeadAttention):
-    def encode_positions(self, heads, first):  # (batch, heads, length, d_k)
-        half = self.key_dim // 2  # d_k = d_model / num_heads must be even
-        first = ops.reshape(ops.cast(first, "int32"), (-1, 1, 1))
-        positions = first + ops.arange(ops.shape(heads)[2], dtype="int32")
-        rates = 10_000.0 ** (-ops.arange(half, dtype="float32") / half)
-        angles = ops.cast(positions, "float32")[..., None] * rates
-        sin = ops.cast(ops.sin(angles), heads.dtype)
-        cos = ops.cast(ops.cos(angles), heads.dtype)
-        a, b = ops.split(heads, 2, axis=-1)
-        return ops.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
-
-
-@keras.saving.register_keras_serializable(package="guide")
-class RotaryEncoderLayer(EncoderLayer):
-    self_attention_class = RotaryAttention
-
-
-# %% [markdown]
-# With `positions=None`, the embedding adds no positions. Padding before a
-# sentence moves it to later positions, but the distances between its words, and
-# so its outputs, do not change. The order of the words matters:
-
-# %%
+today = {
+    "norm_first": True,
+    "positions": "rotary",
+    "normalization": "rms",
+    "feed_forward": "swiglu",
+    "num_key_value_heads": 2,
+    "use_bias": False,
+}
 ids = keras.Input((None,), dtype="int32")
-x = PositionalEmbedding(vocab_size=8000, d_model=16, positions=None)(ids)
+x = PositionalEmbedding(vocab_size=8000, d_model=32, positions=None)(ids)
 for _ in range(2):
-    x = RotaryEncoderLayer(d_model=16, num_heads=2, d_ff=32)(x)
+    x = EncoderLayer(d_model=32, num_heads=4, d_ff=64, **today)(x)
 rotary = keras.Model(ids, x)
 
+# %% [markdown]
+# Rotary scores depend on distances alone. Padding before a sentence moves it to
+# later positions, and its outputs stay. The order of the words matters:
+
+# %%
 sentence, padded = np.array([[5, 7, 9]]), np.array([[0, 0, 0, 5, 7, 9]])
 outputs, later = (ops.convert_to_numpy(rotary(i)) for i in (sentence, padded))
 np.testing.assert_allclose(later[:, 3:], outputs, atol=1e-4)
@@ -266,15 +250,15 @@ reversed_outputs = ops.convert_to_numpy(rotary(sentence[:, ::-1]))
 assert not np.allclose(reversed_outputs[:, ::-1], outputs, atol=1e-2)
 
 # %% [markdown]
-# Steps with a cache give the same as the whole sequence. This layer is causal, as
-# in a decoder-only model; [Decode your own model](decode_your_model.py) searches
-# with such steps:
+# Steps with a cache give the same as the whole sequence. Grouped queries make
+# the cache smaller, here by half:
 
 # %%
-layer = RotaryEncoderLayer(d_model=16, num_heads=2, d_ff=32)
-vectors = np.random.default_rng(1).normal(size=(1, 6, 16))
+layer = EncoderLayer(d_model=32, num_heads=4, d_ff=64, **today)
+vectors = np.random.default_rng(1).normal(size=(1, 6, 32))
 expected = ops.convert_to_numpy(layer(vectors, use_causal_mask=True))
 cache = layer.empty_cache(batch_size=1, length=6)
+print(cache["key"].shape)  # two heads instead of four
 for index in range(6):
     step, cache = layer(
         vectors[:, index : index + 1], cache=cache, cache_index=index
@@ -284,8 +268,11 @@ for index in range(6):
     )
 
 # %% [markdown]
-# `TransformerConfig` has no rotary positions: the translator and its exports
-# compute the forward pass of the paper's model.
+# `TransformerConfig` has the same arguments, and a preset of all of them,
+# `modern`, for `Transformer`, `LanguageModel` and `TextClassifier`. Other
+# positions inside attention: override `encode_positions` of
+# `MultiHeadAttention`, and name your class as `self_attention_class` in a
+# subclass of `EncoderLayer` or `DecoderLayer`.
 #
 # ## Long sequences
 #

@@ -267,8 +267,8 @@ assert tuple(ids.shape) == (2, beams, LENGTH)
 assert (np.diff(ops.convert_to_numpy(scores), axis=1) <= 0).all()
 
 # %% [markdown]
-# `examples/language_model.py` trains a decoder-only model and decodes it in
-# this way. [Compose layers](compose_layers.py) has one with rotary positions.
+# `LanguageModel` is such a model with all of this in its method `generate`;
+# `examples/language_model.py` trains one.
 #
 # ## The whole model
 #
