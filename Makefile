@@ -15,7 +15,8 @@ MODEL ?= saved_models/demo
 # What the other backends run, too.
 ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
     tests/test_windowed_attention.py tests/test_positions_inside.py \
-    tests/test_calls.py tests/test_drop_in.py tests/same_outputs.py
+    tests/test_calls.py tests/test_drop_in.py tests/test_block_options.py \
+    tests/same_outputs.py
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
