@@ -59,9 +59,12 @@ runs/outputs.npz: .venv/dev
 
 # transformers writes models and what it computes with them; importing them
 # gives the same. TRAINED may name a Marian model to take instead of training
-# one, which takes ten minutes.
+# one, which takes ten minutes. The layers of Llama and its relatives are compared
+# first, in one process.
 test-transformers: .venv/dev .venv-torch/transformers  ## imported models
 	@mkdir -p runs
+	KERAS_BACKEND=torch .venv-torch/bin/python -m pytest -s \
+	    tests/llama_checks.py
 	.venv-torch/bin/python tests/marian_reference.py all runs/marian \
 	    $(TRAINED:%=--trained %) $(QUIETLY)
 	MARIAN_REFERENCE=runs/marian $(BIN)/python -m pytest -s \
