@@ -15,7 +15,8 @@ MODEL ?= saved_models/demo
 # What the other backends run, too.
 ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
     tests/test_windowed_attention.py tests/test_positions_inside.py \
-    tests/test_calls.py tests/test_drop_in.py tests/same_outputs.py
+    tests/test_calls.py tests/test_drop_in.py tests/test_block_options.py \
+    tests/same_outputs.py
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
 QUIETLY = 2>runs/stderr.txt || { cat runs/stderr.txt; exit 1; }
 
@@ -58,9 +59,12 @@ runs/outputs.npz: .venv/dev
 
 # transformers writes models and what it computes with them; importing them
 # gives the same. TRAINED may name a Marian model to take instead of training
-# one, which takes ten minutes.
+# one, which takes ten minutes. The layers of Llama and its relatives are compared
+# first, in one process.
 test-transformers: .venv/dev .venv-torch/transformers  ## imported models
 	@mkdir -p runs
+	KERAS_BACKEND=torch .venv-torch/bin/python -m pytest -s \
+	    tests/llama_checks.py
 	.venv-torch/bin/python tests/marian_reference.py all runs/marian \
 	    $(TRAINED:%=--trained %) $(QUIETLY)
 	MARIAN_REFERENCE=runs/marian $(BIN)/python -m pytest -s \

@@ -100,6 +100,72 @@ def length_penalty(length, alpha, formula="gnmt"):
     return (length if formula == "power" else (5 + length) / 6) ** alpha
 
 
+# The block of today's models: the equations of later papers.
+
+
+def rms_norm(x, scale, epsilon):
+    """Returns equation 4 of Zhang and Sennrich (2019), with an ε as in
+    `layer_norm`."""
+    return scale * x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon)
+
+
+def swiglu(x, w, v, w2, b=0, c=0, b2=0):
+    """Returns equation 6 of Shazeer (2020), (Swish(xW) ⊗ xV) W_2, with a bias
+    after each product."""
+    gate = x @ w + b
+    swish = gate / (1 + np.exp(-gate))
+    return (swish * (x @ v + c)) @ w2 + b2
+
+
+def rotate(x, first=0):
+    """Returns equation 34 of Su et al. (2021) for heads `(…, T, K)`, pair by
+    pair. Dimension i pairs with i + K / 2 instead of its neighbour."""
+    rotated, pairs = np.zeros_like(x), x.shape[-1] // 2
+    for t in range(x.shape[-2]):
+        for i in range(pairs):
+            angle = (first + t) / 10000 ** (2 * i / x.shape[-1])
+            a, b = x[..., t, i], x[..., t, i + pairs]
+            rotated[..., t, i] = a * np.cos(angle) - b * np.sin(angle)
+            rotated[..., t, i + pairs] = a * np.sin(angle) + b * np.cos(angle)
+    return rotated
+
+
+def todays_attention(
+    q, v, weights, heads, groups, mask=None, rotary=False, first=0
+):
+    """Returns section 3.2.2, head by head, as later papers have it.
+
+    Each `heads // groups` neighbouring heads of queries share one of keys and
+    values (Ainslie et al., 2023). Queries and keys are normalised if there are
+    scales for it (Henry et al., 2020), then rotated with `rotary`, the first
+    at position `first`.
+
+    `weights` has (W,) or (W, b) of `query`, `key`, `value` and `output`, and
+    may have (scale,) of `query_norm` and `key_norm`.
+    """
+
+    def project(x, name):
+        kernel, *bias = weights[name]
+        return x @ kernel + sum(bias)
+
+    queries = project(q, "query")
+    keys, values = project(v, "key"), project(v, "value")
+    dk, dv = queries.shape[-1] // heads, values.shape[-1] // groups
+    outputs = []
+    for h in range(heads):
+        g = h // (heads // groups)
+        query = queries[..., h * dk : (h + 1) * dk]
+        key = keys[..., g * dk : (g + 1) * dk]
+        value = values[..., g * dv : (g + 1) * dv]
+        if "query_norm" in weights:
+            query = rms_norm(query, *weights["query_norm"], 1e-6)
+            key = rms_norm(key, *weights["key_norm"], 1e-6)
+        if rotary:
+            query, key = rotate(query, first), rotate(key, first)
+        outputs.append(attention(query, key, value, mask))
+    return project(np.concatenate(outputs, axis=-1), "output")
+
+
 # Parameter counts, computed from the shapes alone.
 
 

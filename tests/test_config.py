@@ -43,11 +43,18 @@ def test_a_config_is_frozen():
         ({"vocab_size": 31, "activation": None}, "activation=None"),
         ({"vocab_size": 31, "layer_norm_epsilon": 0}, "layer_norm_epsilon=0"),
         ({"vocab_size": 31, "sliding_window": 0}, "sliding_window=0"),
+        ({"num_key_value_heads": 3}, "divisor of num_heads=8.*_heads=3"),
+        ({"num_key_value_heads": 0}, "at least 1.*num_key_value_heads=0"),
+        ({"positions": "rotary", "key_dim": 7}, "even.*key_dim=7"),
+        ({"positions": "rotary", "d_model": 72}, "even.*key_dim=9"),
+        ({"normalization": "batch"}, "'layer', 'rms'.*='batch'"),
+        ({"feed_forward": "geglu"}, "'ffn', 'swiglu'.*='geglu'"),
+        ({"qk_norm": 1}, "qk_norm=1"),
     ],
 )
 def test_errors_name_what_was_received(values, message):
     with pytest.raises(ValueError, match=message):
-        TransformerConfig.from_dict(values)
+        TransformerConfig.from_dict({"vocab_size": 31} | values)
 
 
 def test_integers_of_numpy_become_pythons():

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig, beam_search
 from keras_transformer.config import POSITIONS
+from keras_transformer.inference import int8_weights
 from keras_transformer.inference.graph_layers import product
 from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.graph_weights import inference_weights
@@ -194,6 +195,24 @@ def test_bfloat16_logits_are_close():
     ):
         error = np.abs(found - expected).max()
         assert 0 < error < 0.03 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("config", [{}, CONFIGS[-1]], ids=str)
+def test_logits_of_matrices_in_int8_are_close(config):
+    """A number is off by 1 / 254 of the greatest in its column at most."""
+    model = random_model(**config)
+    weights = inference_weights(model)
+    logits = []
+    for in_int8 in (True, False):
+        stored = int8_weights.variables(weights, in_int8)
+        fast = InferenceModel(model.config, stored)
+        cache = fast.empty_cache(fast.encode(SOURCE), 1)
+        for index, token in enumerate([2, 7, 31]):
+            tokens = np.full((2, 1), token)
+            found, cache = fast.step(tokens, cache, tf.constant(index))
+        logits.append(found.numpy())
+    error = np.linalg.norm(logits[0] - logits[1])
+    assert 0 < error < 0.1 * np.linalg.norm(logits[1])
 
 
 def test_a_shared_table_is_stored_twice():

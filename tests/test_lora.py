@@ -115,6 +115,15 @@ def test_factors_repeat_by_the_seed_and_differ_from_each_other():
             assert (more[:7] != value[:7]).all()
 
 
+def test_the_gate_of_a_feed_forward_network_has_factors():
+    config = dataclasses.replace(CONFIG, feed_forward="swiglu")
+    model = make_model(config, Recipe(**LORA))
+    for layer in (*model.encoder_layers, *model.decoder_layers):
+        gate = layer.feed_forward.gate
+        names = [w.path.split("/")[-1] for w in gate.trainable_weights]
+        assert names == ["lora_kernel_a", "lora_kernel_b"]
+
+
 def test_only_the_factors_are_trained(initial, tuned):
     """All other weights are those of the initial run, bit for bit."""
     _, model, output = tuned

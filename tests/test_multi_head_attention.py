@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import paper
 import pytest
-from conformance import random
+from conformance import assert_close, numpy_of, random, with_seeded_weights
 from keras import ops
 
 from keras_transformer import MultiHeadAttention
@@ -100,6 +100,65 @@ def test_from_keras_copies_the_layer_and_its_weights(arguments):
     ):
         np.testing.assert_allclose(mine, other, atol=1e-4)
     np.testing.assert_allclose(sum(ours.losses), sum(theirs.losses), rtol=1e-5)
+
+
+REAL = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_grouped_queries_are_plain_ones_of_repeated_keys(groups):
+    x, memory = random(B, T, D), random(B, S, D)
+    grouped = MultiHeadAttention(6, DK, DV, num_key_value_heads=groups)
+    plain = MultiHeadAttention(6, DK, DV)
+    for layer in (grouped, plain):
+        layer.build(x.shape, memory.shape)
+    for weight, own in zip(
+        plain.weights, with_seeded_weights(grouped).weights, strict=True
+    ):
+        own = numpy_of(ops.convert_to_tensor(own))
+        if weight.shape != own.shape:
+            heads = own.reshape(*own.shape[:-1], groups, -1)
+            repeated = np.repeat(heads, 6 // groups, axis=-2)
+            own = repeated.reshape(weight.shape)
+        weight.assign(own)
+    call = {"value_mask": REAL, "return_attention_scores": True}
+    for found, expected in zip(
+        grouped(x, memory, **call), plain(x, memory, **call), strict=True
+    ):
+        assert_close(found, expected)
+    caches = [layer.empty_cache(B, T) for layer in (grouped, plain)]
+    sizes = [sum(numpy_of(x).nbytes for x in c.values()) for c in caches]
+    assert sizes[1] * groups == sizes[0] * 6
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+@pytest.mark.parametrize("causal", [False, True])
+def test_grouped_queries_are_those_of_keras(groups, causal):
+    """`keras.layers.GroupQueryAttention` is another program."""
+    x = random(B, S, D)
+    theirs = keras.layers.GroupQueryAttention(DK, 6, groups)
+    theirs.build(x.shape, x.shape)
+    ours = MultiHeadAttention(6, DK, num_key_value_heads=groups)
+    ours.build(x.shape)
+    for weight, own in zip(
+        theirs.weights, with_seeded_weights(ours).weights, strict=True
+    ):
+        weight.assign(ops.reshape(own, weight.shape))
+    call = {"value_mask": REAL, "use_causal_mask": causal}
+    assert_close(ours(x, x, **call), theirs(x, x, **call))
+
+
+def test_normalised_queries_and_keys_have_no_length():
+    """Only a bias would: multiplied by a number, they give the same."""
+    x = random(B, S, D)
+    layer = MultiHeadAttention(6, DK, qk_norm=True, use_bias=False)
+    layer.build(x.shape)
+    with_seeded_weights(layer)
+    found = numpy_of(layer(x, x))
+    for part in (layer.query_projection, layer.key_projection):
+        part.kernel.assign(1000 * part.kernel)
+    # An ε of 1e-6 is added to mean squares of about 1.
+    assert_close(layer(x, x), found, 1e-4)
 
 
 def test_arguments_have_the_names_and_order_of_keras():
