@@ -5,7 +5,6 @@ vocabulary.
 """
 
 import functools
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +32,16 @@ from keras_transformer.validation import checked_integer
 # A prompt is padded to a multiple of so many tokens, and as many are worth to
 # be read at once.
 READ_AT_ONCE = 16
+# A program is compiled for each value of these arguments.
+COMPILED_FOR = (
+    "read",
+    "max_new_tokens",
+    "beam_size",
+    "alpha",
+    "temperature",
+    "top_k",
+    "top_p",
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -223,19 +232,16 @@ class LanguageModel(TextModel):
         rows = self._ids(prompts)
         if not rows:
             return []
-        self.check_generation(max(map(len, rows)), **search)
-        shortest = min(map(len, rows))
+        lengths = np.array([len(row) for row in rows], "int32")
+        self.check_generation(max(lengths), **search)
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
         found, _ = self._compiled(
             self._values_on_jax(),
             _padded([[START, *row] for row in rows], READ_AT_ONCE),
-            np.array([len(row) for row in rows], "int32"),
+            lengths,
             np.array([seed, 0], "uint32"),
-            # The largest power of two: few numbers, few programs.
-            read=1 << shortest.bit_length() - 1
-            if shortest >= READ_AT_ONCE
-            else 0,
+            read=_power_of_two(min(lengths)),
             **search,
         )
         texts = []
@@ -248,31 +254,27 @@ class LanguageModel(TextModel):
         self,
         ids: KerasTensor,
         lengths: KerasTensor,
-        seed: int | KerasTensor | None = None,
-        max_new_tokens: int = 50,
+        seed: KerasTensor | None = None,
         read: int = 0,
+        max_new_tokens: int = 50,
         beam_size: int = 1,
         alpha: float = 0.6,
         temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
+        **choice: Any,
     ) -> tuple[KerasTensor, KerasTensor]:
-        """Continues prompts of ids, as operations of the backend.
+        """Does what `generate` does, as operations of the backend.
 
         Args:
             ids: int32 `(B, 1 + P)`, prompts after the start token, padded.
             lengths: int32 `(B,)`, the length of each prompt.
-            seed: as in `generate`, also a tensor of two numbers.
+            seed: two numbers, if tokens are drawn.
             read: number of tokens that are read at once, at most the smallest
-                length. The other tokens of the prompts are read one by one.
-                Defaults to 0.
-            max_new_tokens, beam_size, alpha, temperature, top_k, top_p: as in
-                `generate`.
+                length; all others of the prompts are read one by one.
+            **choice: `top_k` and `top_p`.
 
         Returns:
             ids `(B, L)`, prompts and new tokens with an end token, and float32
-            scores `(B,)`, see `greedy_search`, `sample` and `beam_search`. They
-            are those of the tokens that were not read at once.
+            scores `(B,)` of the tokens that were not read at once.
         """
         ids, lengths = map(ops.convert_to_tensor, (ids, lengths))
         batch, width = ops.shape(ids)
@@ -303,10 +305,8 @@ class LanguageModel(TextModel):
             "longest": width - read + max_new_tokens,
         }
         if temperature:
-            seed = seed if isinstance(seed, int) else _SeedOfTensor(seed)
-            found, scores = sample(
-                *arguments, temperature, top_k, top_p, seed, **options
-            )
+            drawn = {"seed": _SeedOfTensor(seed), **choice, **options}
+            found, scores = sample(*arguments, temperature, **drawn)
         elif beam_size == 1:
             found, scores = greedy_search(*arguments, **options)
         else:
@@ -331,8 +331,7 @@ class LanguageModel(TextModel):
         if backend == "jax":
             import jax
 
-            names = inspect.signature(self.continue_prompts).parameters
-            return jax.jit(run, static_argnames=[*names][3:])
+            return jax.jit(run, static_argnames=COMPILED_FOR)
         return run
 
     def _values_on_jax(self):
@@ -345,10 +344,8 @@ class LanguageModel(TextModel):
         prompt_length: int,
         max_new_tokens: int,
         beam_size: int = 1,
-        alpha: float = 0.6,
         temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
+        **others: Any,
     ) -> None:
         """Checks arguments of `generate`, for prompts of at most so many
         tokens.
@@ -364,11 +361,12 @@ class LanguageModel(TextModel):
                 "`temperature` must be at least 0, and 0 with several beams. "
                 f"Received: temperature={temperature}, beam_size={beam_size}."
             )
-        if not temperature and (top_k, top_p) != (None, None):
-            raise ValueError(
-                "`top_k` and `top_p` need a `temperature` above 0. Received: "
-                f"top_k={top_k}, top_p={top_p}, temperature={temperature}."
-            )
+        for name in ("top_k", "top_p"):
+            if not temperature and others.get(name) is not None:
+                raise ValueError(
+                    f"`{name}` needs a `temperature` above 0. Received: "
+                    f"{name}={others[name]}, temperature={temperature}."
+                )
         most = self.config.max_length or 0
         length = 1 + prompt_length + max_new_tokens
         if self.config.positions == "learned" and length > most:
@@ -397,3 +395,9 @@ def _padded(rows, multiple=1):
     for to, row in zip(ids, rows, strict=True):
         to[: len(row)] = row
     return ids
+
+
+def _power_of_two(length):
+    """Returns the largest power of two up to a length, 0 for a short one: a
+    program is compiled for each."""
+    return 1 << int(length).bit_length() - 1 if length >= READ_AT_ONCE else 0
