@@ -18,6 +18,7 @@ import tempfile
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import keras
+import numpy as np
 
 from keras_transformer import TextClassifier, TransformerConfig
 from keras_transformer.data import train_tokenizer
@@ -52,20 +53,21 @@ def main(count=6000, epochs=8):
     keras.utils.set_random_seed(1)
     lines, cities = sentences(count)
     names = sorted(set(cities))
-    labels = [names.index(city) for city in cities]
+    labels = np.array([names.index(city) for city in cities])
     held_out = count // 6
     model = build(lines[held_out:], len(names))
+    texts = np.array(lines, object)
     model.compile(
         keras.optimizers.Adam(2e-3),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
     history = model.fit(
-        lines[held_out:],
+        texts[held_out:],
         labels[held_out:],
         batch_size=64,
         epochs=epochs,
-        validation_data=(lines[:held_out], labels[:held_out]),
+        validation_data=(texts[:held_out], labels[:held_out]),
         verbose=2,
     )
     accuracy = history.history["val_accuracy"][-1]
@@ -80,8 +82,8 @@ def main(count=6000, epochs=8):
         f"The journey from {x} to {y} takes two hours."
         for x, y in ((a, b), (b, a))
     ]
-    logits = again.predict(journeys, verbose=0)
-    for journey, i in zip(journeys, logits.argmax(axis=1), strict=True):
+    best = keras.ops.argmax(again(journeys), axis=1)
+    for journey, i in zip(journeys, best, strict=True):
         print(f"{journey} → {names[i]}")
     return accuracy
 

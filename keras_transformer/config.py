@@ -48,7 +48,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "d_ff": 4096,
         "dropout_rate": 0.3,
     },
-    # "tiny" with the block of today's models, and as many weights.
+    # "tiny" with a modern block; as a translator it has as many weights.
     "modern": {
         "num_layers": 4,
         "d_model": 128,
@@ -130,8 +130,8 @@ class TransformerConfig:
     )
     feed_forward: str = option_field(
         "ffn",
-        "feed-forward network of section 3.3, or swiglu, which is gated; not "
-        "in the paper",
+        "feed-forward network of section 3.3, or swiglu, which is gated and "
+        "has its own activation; not in the paper",
         choices=FEED_FORWARDS,
     )
     qk_norm: bool = option_field(

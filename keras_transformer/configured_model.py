@@ -11,7 +11,7 @@ import keras
 from keras_transformer.config import LAYER_FIELDS, TransformerConfig
 from keras_transformer.layers.arguments import frozen_parts, mixed_seed
 from keras_transformer.layers.normalization import NORMALIZATIONS
-from keras_transformer.validation import check_argument
+from keras_transformer.validation import check_argument, shown
 
 # Fields of a config that describe a source beside a target.
 OF_TRANSLATION = (
@@ -74,6 +74,9 @@ def layer_arguments(
 
 class ConfiguredModel(keras.Model):
     """A functional model of a `TransformerConfig`.
+
+    `from_config(model.get_config())` copies it without its weights; what
+    `keras.models.clone_model` returns has none of its methods.
 
     The constructor of a subclass calls `_begin` before it makes its layers.
 
@@ -207,14 +210,19 @@ class TextModel(ConfiguredModel):
 
 
 def _check_tokenizer(tokenizer, config):
-    remedy = "Make one by `inference.TextTokenizer(tokenizer)`."
-    check_argument("tokenizer", tokenizer, keras.layers.Layer, remedy)
-    limits = [("vocab_size", config.vocab_size, tokenizer.vocab_size)]
-    if config.positions == "learned":
-        limits.append(("max_length", config.max_length, tokenizer.max_length))
-    for name, expected, found in limits:
-        if found != expected:
-            raise ValueError(
-                f"The tokenizer must have the `{name}` of the config. "
-                f"Received: config.{name}={expected}, tokenizer.{name}={found}."
-            )
+    found = [getattr(tokenizer, n, None) for n in ("vocab_size", "max_length")]
+    if not isinstance(tokenizer, keras.layers.Layer) or None in found:
+        raise ValueError(
+            "`tokenizer` must be an `inference.TextTokenizer`. Received: "
+            f"tokenizer={shown(tokenizer)}. Make one by `TextTokenizer(...)`."
+        )
+    is_learned = config.positions == "learned"
+    if found[0] != config.vocab_size or (
+        is_learned and found[1] > config.max_length
+    ):
+        raise ValueError(
+            "The tokenizer must have the config's `vocab_size`, and with "
+            "learned positions at most its `max_length`. Received: "
+            f"vocab_size={config.vocab_size} and {found[0]} pieces, "
+            f"max_length={config.max_length} and {found[1]}."
+        )

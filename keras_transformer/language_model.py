@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import KerasTensor, ops
+from keras import KerasTensor, ops, tree
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.configured_model import (
@@ -18,7 +18,7 @@ from keras_transformer.configured_model import (
     embedding_arguments,
     layer_arguments,
 )
-from keras_transformer.ids import END, PAD, START
+from keras_transformer.ids import END, PAD, START, UNKNOWN
 from keras_transformer.layers import (
     EncoderLayer,
     PositionalEmbedding,
@@ -26,22 +26,20 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.arguments import Cache
 from keras_transformer.search.beam_search import beam_search
+from keras_transformer.search.next_token import python_number
 from keras_transformer.search.sampling import greedy_search, sample
-from keras_transformer.validation import checked_integer
+from keras_transformer.validation import checked_integer, shown
 
-# A prompt is padded to a multiple of so many tokens, and as many are worth to
-# be read at once.
-READ_AT_ONCE = 16
-# A program is compiled for each value of these arguments.
-COMPILED_FOR = (
-    "read",
+# Arguments of `generate` for whose values a program is compiled.
+SEARCH = [
     "max_new_tokens",
     "beam_size",
     "alpha",
     "temperature",
     "top_k",
     "top_p",
-)
+]
+PADDED_TO = 16  # a prompt to a multiple of so many tokens: few shapes
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -134,25 +132,52 @@ class LanguageModel(TextModel):
     def inputs_and_targets(
         self, texts: Sequence[Any]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what `fit` takes: ids `(B, T)` from the start token on, and
-        those that follow them, padded with 0.
+        """Returns what `fit` takes.
 
         Args:
-            texts: strings, or without a tokenizer rows of ids.
-        """
-        rows = [[*row, END] for row in self._ids(texts)]
-        targets = _padded(rows)
-        starts = np.full((len(rows), 1), START)
-        inputs = np.concatenate([starts, targets[:, :-1]], axis=1)
-        # An end token has no next one.
-        return np.where(inputs == END, PAD, inputs).astype("int32"), targets
+            texts: strings, or rows of ids. A string of more than the
+                tokenizer's `max_length` pieces is cut.
 
-    def _ids(self, texts):
-        """Returns rows of ids without start and end tokens."""
+        Returns:
+            int32 ids `(B, T)`, texts after the start token, and the ids that
+            follow each of them, up to the end token. Both are padded with 0.
+        """
+        rows, _ = self._rows(texts)
+        rows = [[START, *row, END] for row in rows]
         if self.tokenizer is not None:
-            texts = ops.convert_to_numpy(self.tokenizer(list(texts)))
-        rows = [[int(i) for i in row if i != PAD] for row in texts]
-        return [row[:-1] if row and row[-1] == END else row for row in rows]
+            rows = [row[: self.tokenizer.max_length + 1] for row in rows]
+        return _padded([x[:-1] for x in rows]), _padded([x[1:] for x in rows])
+
+    def _rows(self, texts):
+        """Returns rows of ids without start and end token, and whether the
+        texts are strings."""
+        if ops.is_tensor(texts):
+            texts = ops.convert_to_numpy(texts)
+        texts = texts if isinstance(texts, str | bytes) else list(texts)
+        if not isinstance(next(iter(texts), None), str | bytes):
+            return [self._without_special(row) for row in texts], False
+        if self.tokenizer is None:
+            raise ValueError(
+                "A model without a tokenizer takes rows of ids. Received: "
+                f"texts={shown(texts)}. Pass a tokenizer to `LanguageModel`."
+            )
+        rows = self.tokenizer.tokenizer.encode(texts)
+        return [row[:-1] for row in rows], True
+
+    def _without_special(self, row):
+        size = self.config.vocab_size
+        ids = np.asarray(row)
+        is_row = ids.ndim == 1 and (ids.dtype.kind in "iu" or not ids.size)
+        found = ids[ids != PAD].tolist() if is_row else []
+        found = found[found[:1] == [START] :]
+        found = found[: len(found) - (found[-1:] == [END])]
+        if not is_row or not all(i == UNKNOWN or END < i < size for i in found):
+            raise ValueError(
+                "A text must be a row of ids, with a start token at most at "
+                "its beginning and an end token at its end. "
+                f"Received: {shown(row)} for vocab_size={size}."
+            )
+        return found
 
     def empty_cache(
         self, batch_size: int | KerasTensor, length: int | KerasTensor
@@ -200,67 +225,69 @@ class LanguageModel(TextModel):
     ) -> list[Any]:
         """Continues prompts: by greedy search, beam search or sampling.
 
+        TensorFlow and JAX compile a program for each value of the arguments
+        other than prompts and seed, which takes a second or more.
+
         Args:
-            prompts: strings, or without a tokenizer rows of ids. An empty one
-                lets the model begin.
-            max_new_tokens: number of tokens after which a text ends that has
-                not yet.
+            prompts: strings, or rows of ids. An empty one lets the model begin.
+            max_new_tokens: largest number of tokens to add. Defaults to 50.
             beam_size: number of hypotheses; with more than 1 it is beam search.
                 Defaults to 1, greedy search.
-            alpha: exponent of the length penalty of beam search.
+            alpha: exponent of the length penalty of beam search, which counts
+                the new tokens and the end token. Defaults to 0.6.
             temperature: above 0, each token is drawn, see `sample`. Defaults to
                 0, the most probable token.
             top_k, top_p: as in `sample`, with a temperature.
-            seed: seed of the drawn tokens.
+            seed: seed of the drawn tokens. Defaults to `None`, another each
+                time.
 
         Returns:
-            For each prompt the whole text, or its ids without an end token.
-            Padding, unknown and start tokens are never generated.
+            For each prompt the whole text, or its ids without start and end
+            token. Padding, unknown and start tokens are never generated.
 
         Raises:
-            ValueError: if beams are to be drawn, if an argument is out of
-                range, or if learned positions do not suffice.
+            ValueError: if a prompt is no text, if beams are to be drawn, if an
+                argument is out of range, or if learned positions do not
+                suffice.
         """
-        search: dict[str, Any] = {
-            "max_new_tokens": max_new_tokens,
-            "beam_size": beam_size,
-            "alpha": alpha,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-        }
-        rows = self._ids(prompts)
+        rows, are_strings = self._rows(prompts)
         if not rows:
             return []
-        lengths = np.array([len(row) for row in rows], "int32")
-        self.check_generation(max(lengths), **search)
+        search = self.checked_search(
+            max(map(len, rows)),
+            max_new_tokens,
+            beam_size,
+            alpha,
+            temperature,
+            top_k,
+            top_p,
+        )
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
-        found, _ = self._compiled(
-            self._values_on_jax(),
-            _padded([[START, *row] for row in rows], READ_AT_ONCE),
-            lengths,
-            np.array([seed, 0], "uint32"),
-            read=_power_of_two(min(lengths)),
+        most = self.config.max_length if self._is_learned() else None
+        found, _ = self._program()(
+            _padded([[START, *row] for row in rows], PADDED_TO, most),
+            np.array([len(row) for row in rows], "int32"),
+            np.array([seed % 2**31, 0], "uint32"),
             **search,
         )
         texts = []
         for row, ids in zip(rows, ops.convert_to_numpy(found), strict=True):
-            new = ids[len(row) :].tolist()
+            new = ids.tolist()
             texts.append([*row, *new[: new.index(END)]])
-        return texts if self.tokenizer is None else self.tokenizer.decode(texts)
+        return self.tokenizer.decode(texts) if are_strings else texts
 
     def continue_prompts(
         self,
         ids: KerasTensor,
         lengths: KerasTensor,
-        seed: KerasTensor | None = None,
-        read: int = 0,
-        max_new_tokens: int = 50,
-        beam_size: int = 1,
-        alpha: float = 0.6,
-        temperature: float = 0.0,
-        **choice: Any,
+        seed: KerasTensor | None,
+        max_new_tokens: int,
+        beam_size: int,
+        alpha: float,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
     ) -> tuple[KerasTensor, KerasTensor]:
         """Does what `generate` does, as operations of the backend.
 
@@ -268,113 +295,150 @@ class LanguageModel(TextModel):
             ids: int32 `(B, 1 + P)`, prompts after the start token, padded.
             lengths: int32 `(B,)`, the length of each prompt.
             seed: two numbers, if tokens are drawn.
-            read: number of tokens that are read at once, at most the smallest
-                length; all others of the prompts are read one by one.
-            **choice: `top_k` and `top_p`.
 
         Returns:
-            ids `(B, L)`, prompts and new tokens with an end token, and float32
-            scores `(B,)` of the tokens that were not read at once.
+            the new ids `(B, L)` with an end token, and float32 scores `(B,)`.
         """
         ids, lengths = map(ops.convert_to_tensor, (ids, lengths))
         batch, width = ops.shape(ids)
-        beams = ops.repeat(ids, beam_size, axis=0)  # [B·K, 1 + P]
-        layers = self.empty_cache(batch * beam_size, width + max_new_tokens)
-        if read:
-            _, layers = self.decode_step(beams[:, :read], layers, 0)
+        last = ops.take_along_axis(ids, lengths[:, None], axis=1)[:, 0]
+        cache = {
+            "layers": self._read_prompts(ids, lengths, width + max_new_tokens),
+            "last": last,
+            "position": lengths,
+        }
+        cache = tree.map_structure(
+            lambda x: ops.repeat(x, beam_size, axis=0), cache
+        )
         has_no_text = ops.arange(self.config.vocab_size, dtype="int32") < END
 
         def step(tokens, cache, index):
-            # The search begins with the last token that was not read.
+            # A text goes on from the last token of its prompt.
             tokens = ops.where(ops.equal(index, 0), cache["last"], tokens)
             logits, layers = self.decode_step(
-                tokens, cache["layers"], index + read
+                tokens, cache["layers"], cache["position"] + index
             )
             logits = ops.where(has_no_text, -np.inf, logits)
             return logits, {**cache, "layers": layers}
 
-        positions = ops.arange(width - 1 - read, dtype="int32")
-        is_prompt = positions < lengths[:, None] - read
-        arguments = (
-            step,
-            {"layers": layers, "last": beams[:, read]},
-            lengths - read + max_new_tokens + 1,
-        )
-        options: dict[str, Any] = {
-            "prefix": ops.where(is_prompt, ids[:, 1 + read :], -1),
-            "longest": width - read + max_new_tokens,
-        }
+        longest = max_new_tokens + 1  # and the end token
+        limits = ops.full((batch,), longest, dtype="int32")
         if temperature:
-            drawn = {"seed": _SeedOfTensor(seed), **choice, **options}
-            found, scores = sample(*arguments, temperature, **drawn)
-        elif beam_size == 1:
-            found, scores = greedy_search(*arguments, **options)
-        else:
-            found, scores = beam_search(*arguments, beam_size, alpha, **options)
-            found, scores = found[:, 0], scores[:, 0]
-        return ops.concatenate([ids[:, 1 : 1 + read], found], axis=1), scores
+            return sample(
+                step,
+                cache,
+                limits,
+                temperature,
+                top_k,
+                top_p,
+                _SeedOfTensor(seed),
+                longest=longest,
+            )
+        if beam_size == 1:
+            return greedy_search(step, cache, limits, longest=longest)
+        found, scores = beam_search(
+            step, cache, limits, beam_size, alpha, longest=longest
+        )
+        return found[:, 0], scores[:, 0]
 
-    @functools.cached_property
+    def _read_prompts(self, ids, lengths, length):
+        """Returns a cache of every layer for `length` positions, which has
+        those of the prompts before their last token."""
+        batch, width = ops.shape(ids)
+        window = self.config.sliding_window
+        cache = self.empty_cache(batch, length)
+        if window is None:
+            # What is written at padding is overwritten before it is seen.
+            return self.decode_step(ids, cache, 0)[1]
+        # The cache of a window ends at the last position that was read. With
+        # places for all of them, each row's own end can be taken from it.
+        places = ops.shape(cache[0]["key"])[2]
+        before = [[0, 0], [0, 0], [width, 0], [0, 0]]
+        cache = tree.map_structure(lambda x: ops.pad(x, before), cache)
+        _, cache = self.decode_step(ids, cache, 0)
+        taken = lengths[:, None] + ops.arange(places, dtype="int32")  # [B, w]
+        taken = taken[:, None, :, None]
+        return tree.map_structure(
+            lambda x: ops.take_along_axis(x, taken, axis=2), cache
+        )
+
+    def _program(self):
+        """Returns `continue_prompts`, as the backend compiles it."""
+        # Quantization and LoRA change the variables.
+        made_for, program = vars(self).get("_made", (None, None))
+        variables = list(map(id, self.variables))
+        if variables != made_for:
+            program = self._compiled()
+            object.__setattr__(self, "_made", (variables, program))
+        return program
+
     def _compiled(self):
-        """`continue_prompts`, as the backend compiles it."""
-
-        def run(values, ids, lengths, seed, **static):
-            state = list(zip(self.variables, values, strict=False))
-            with keras.StatelessScope(state):
-                return self.continue_prompts(ids, lengths, seed, **static)
-
         backend = keras.backend.backend()
         if backend == "tensorflow":
             import tensorflow as tf
 
-            return tf.function(run, autograph=False, reduce_retracing=True)
-        if backend == "jax":
-            import jax
+            return tf.function(
+                self.continue_prompts, autograph=False, reduce_retracing=True
+            )
+        if backend == "torch":
+            import torch
 
-            return jax.jit(run, static_argnames=COMPILED_FOR)
-        return run
+            return torch.no_grad()(self.continue_prompts)
+        if backend != "jax":
+            return self.continue_prompts
+        import jax
 
-    def _values_on_jax(self):
-        """Returns the variables' values, which a program of JAX is given."""
-        is_jax = keras.backend.backend() == "jax"
-        return [v.value for v in self.variables] if is_jax else []
+        @functools.partial(jax.jit, static_argnames=SEARCH)
+        def run(values, *arguments, **search):
+            state = list(zip(self.variables, values, strict=True))
+            with keras.StatelessScope(state):
+                return self.continue_prompts(*arguments, **search)
 
-    def check_generation(
+        return lambda *arguments, **search: run(
+            [v.value for v in self.variables], *arguments, **search
+        )
+
+    def checked_search(
         self,
         prompt_length: int,
-        max_new_tokens: int,
+        max_new_tokens: int = 50,
         beam_size: int = 1,
+        alpha: float = 0.6,
         temperature: float = 0.0,
-        **others: Any,
-    ) -> None:
-        """Checks arguments of `generate`, for prompts of at most so many
-        tokens.
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> dict[str, Any]:
+        """Returns arguments of `generate` as numbers of Python, by name.
 
         Raises:
             ValueError: if they do not go together, or if learned positions do
-                not suffice.
+                not suffice for a prompt of this length.
         """
-        checked_integer("max_new_tokens", max_new_tokens)
-        checked_integer("beam_size", beam_size)
+        max_new_tokens = checked_integer("max_new_tokens", max_new_tokens)
+        beam_size = checked_integer("beam_size", beam_size)
+        temperature = python_number(temperature)
         if not temperature >= 0 or (temperature and beam_size > 1):
             raise ValueError(
                 "`temperature` must be at least 0, and 0 with several beams. "
                 f"Received: temperature={temperature}, beam_size={beam_size}."
             )
-        for name in ("top_k", "top_p"):
-            if not temperature and others.get(name) is not None:
-                raise ValueError(
-                    f"`{name}` needs a `temperature` above 0. Received: "
-                    f"{name}={others[name]}, temperature={temperature}."
-                )
+        if not temperature and (top_k, top_p) != (None, None):
+            raise ValueError(
+                "`top_k` and `top_p` need a `temperature` above 0. Received: "
+                f"top_k={top_k}, top_p={top_p}, temperature={temperature}."
+            )
         most = self.config.max_length or 0
-        length = 1 + prompt_length + max_new_tokens
-        if self.config.positions == "learned" and length > most:
+        if self._is_learned() and 1 + prompt_length + max_new_tokens > most:
             raise ValueError(
                 "A prompt and its continuation must have learned positions. "
                 f"Received: max_length={most} for the start token, a prompt of "
                 f"{prompt_length}, max_new_tokens={max_new_tokens}."
             )
+        values = max_new_tokens, beam_size, alpha, temperature, top_k, top_p
+        return dict(zip(SEARCH, map(python_number, values), strict=True))
+
+    def _is_learned(self):
+        return self.config.positions == "learned"
 
 
 class _SeedOfTensor(keras.random.SeedGenerator):
@@ -387,17 +451,11 @@ class _SeedOfTensor(keras.random.SeedGenerator):
         return self._seed
 
 
-def _padded(rows, multiple=1):
+def _padded(rows, multiple=1, most=None):
     """Returns rows of ids as an int32 array, padded to a multiple of so many
-    columns."""
+    columns, but not to more than `most`."""
     width = -(-max(map(len, rows), default=0) // multiple) * multiple
-    ids = np.full((len(rows), width), PAD, "int32")
-    for to, row in zip(ids, rows, strict=True):
-        to[: len(row)] = row
-    return ids
-
-
-def _power_of_two(length):
-    """Returns the largest power of two up to a length, 0 for a short one: a
-    program is compiled for each."""
-    return 1 << int(length).bit_length() - 1 if length >= READ_AT_ONCE else 0
+    width = width if most is None else min(width, most)
+    if not rows:
+        return np.zeros((0, width), "int32")
+    return keras.utils.pad_sequences(rows, width, padding="post")

@@ -23,7 +23,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.arguments import exact_dtype
 from keras_transformer.layers.normalization import Dropout
-from keras_transformer.validation import checked_integer, shown
+from keras_transformer.validation import checked_integer
 
 UTF_8 = "utf-8", "replace"
 
@@ -34,8 +34,7 @@ class TextClassifier(TextModel):
 
     Example:
 
-    >>> import numpy as np
-    >>> config = TransformerConfig.preset("tiny", vocab_size=100)
+    >>>     >>> config = TransformerConfig.preset("tiny", vocab_size=100)
     >>> model = TextClassifier(config, num_classes=5)
     >>> tuple(model(np.array([[5, 7, 3], [9, 3, 0]])).shape)
     (2, 5)
@@ -47,12 +46,11 @@ class TextClassifier(TextModel):
     `encoder_norm` and `projection`. Train it with
     `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
 
-    With a tokenizer, on TensorFlow, the input is strings: `fit`, `evaluate`,
-    `predict` and a call take lists, arrays and tensors of them, and the first
-    three a `tf.data.Dataset`, too. Anything else, such as `train_on_batch` or a
-    generator, takes tensors. A `.keras` file and what `model.export` writes
-    have the tokenizer in them. A program that loads the latter imports
-    `tensorflow_text`.
+    With a tokenizer, on TensorFlow, the input is strings. A call takes a list,
+    an array or a tensor of them; `fit`, `evaluate` and `predict` take tensors,
+    a `tf.data.Dataset`, or arrays such as `np.array(texts, object)`. A `.keras`
+    file and what `model.export` writes have the tokenizer in them. A program
+    that loads the latter imports `tensorflow_text`.
 
     Args:
         config: a `TransformerConfig` with one vocabulary and one number of
@@ -129,52 +127,18 @@ class TextClassifier(TextModel):
         if dtype is not None:
             self.dtype_policy = dtype
 
-    # === Lists of strings, which Keras takes for several inputs ===
-
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> KerasTensor:
-        return super().__call__(self._tensor(inputs), *args, **kwargs)
-
-    def fit(
-        self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        held_out = kwargs.get("validation_data")
-        if isinstance(held_out, list | tuple):
-            inputs, *labels = held_out
-            labels = [_array(values) for values in labels]
-            kwargs["validation_data"] = (self._tensor(inputs), *labels)
-        return super().fit(self._tensor(x), _array(y), *args, **kwargs)
-
-    def evaluate(
-        self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        return super().evaluate(self._tensor(x), _array(y), *args, **kwargs)
-
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().predict(self._tensor(x), *args, **kwargs)
-
-    def _tensor(self, x):
-        """Returns strings as a tensor, and other inputs as Keras takes them."""
-        is_list = isinstance(x, list | tuple)
-        is_list |= isinstance(x, np.ndarray) and x.dtype.kind in "USO"
-        first = next(iter(x), "") if is_list else x
-        if not isinstance(first, str | bytes):
-            return x
-        if first is x or self.tokenizer is None:
-            raise ValueError(
-                "The input must be a list of strings for a model with a "
-                "tokenizer, and ids for one without. Received: inputs="
-                f"{shown(x)}, tokenizer={shown(self.tokenizer)}."
+        # Keras takes a list of strings for several inputs.
+        is_list = isinstance(inputs, list | tuple | np.ndarray)
+        if is_list and self.tokenizer is not None:
+            inputs = ops.convert_to_tensor(
+                [x.encode(*UTF_8) if isinstance(x, str) else x for x in inputs],
+                "string",
             )
-        texts = [t.encode(*UTF_8) if isinstance(t, str) else t for t in x]
-        return ops.convert_to_tensor(texts, "string")
+        return super().__call__(inputs, *args, **kwargs)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "num_classes": self.num_classes}
-
-
-def _array(x):
-    """Returns a list as an array, and anything else as it is."""
-    return np.asarray(x) if isinstance(x, list | tuple) else x
 
 
 def _mean(x, mask):

@@ -172,7 +172,7 @@ LAYERS = [
             "use_bias": False,
             "kernel_initializer": "he_normal",
             "seed": 7,
-            "gated": True,
+            "use_gate": True,
         },
         (random(B, T, D),),
     ),

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conformance import (
     CLASSIFIERS,
+    LABELS,
     LANGUAGE_MODELS,
     LAYERS,
     MODELS,
@@ -539,8 +540,8 @@ def test_one_training_step_changes_every_weight_of_the_model(row):
         assert (new != old).any(), weight.path
 
 
-@each(CLASSIFIERS)
-def test_one_training_step_changes_every_weight_of_the_classifier(row):
+@each([*CLASSIFIERS, *LANGUAGE_MODELS])
+def test_one_training_step_changes_every_weight_of_other_models(row):
     model = conformance.with_seeded_weights(row.make())
     model.compile(
         keras.optimizers.Adam(),
@@ -549,7 +550,8 @@ def test_one_training_step_changes_every_weight_of_the_classifier(row):
         run_eagerly=BACKEND == "tensorflow",
     )
     before = [numpy_of(w) for w in model.trainable_weights]
-    assert math.isfinite(model.train_on_batch(*row.inputs, np.array([6, 0])))
+    labels = np.array([6, 0]) if row in CLASSIFIERS else LABELS
+    assert math.isfinite(model.train_on_batch(*row.inputs, labels))
     for weight, old in zip(model.trainable_weights, before, strict=True):
         new = numpy_of(weight)
         assert np.isfinite(new).all(), weight.path

@@ -116,15 +116,46 @@ def test_a_wide_beam_finds_the_best_of_all_texts():
             log_probs(model, text)[token]
             for text, token in zip(texts, [*new, END], strict=True)
         ]
-        # Tokens of the prompt that are read one by one count, too.
-        gained += [log_probs(model, [])[5], log_probs(model, [5])[4]]
-        return sum(gained) / float(length_penalty(len(new) + 3, 0.7))
+        return sum(gained) / float(length_penalty(len(new) + 1, 0.7))
 
     every = itertools.chain(
         *(itertools.product(range(4, 7), repeat=n) for n in range(4))
     )
     best = max(score(list(new)) for new in every)
     assert score(found[2:]) == pytest.approx(best, abs=1e-5)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_a_prompt_is_continued_alike_beside_others(config):
+    model = language_model(**config)
+    prompts = prompts_of(20, 0, 3, 31)
+    for beam_size in (1, 3):
+        found = model.generate(prompts, 7, beam_size)
+        alone = [model.generate([p], 7, beam_size)[0] for p in prompts]
+        assert found == alone
+
+
+def test_it_compiles_anew_for_other_variables():
+    model = language_model()
+    prompts = prompts_of(5, 3)
+    before = model.generate(prompts, 9)
+    model.decoder_layers[0].feed_forward.outer.enable_lora(2)
+    rng = np.random.default_rng(1)
+    for weight in model.decoder_layers[0].feed_forward.outer.trainable_weights:
+        weight.assign(rng.normal(size=weight.shape))
+    after = model.generate(prompts, 9)
+    assert after != before
+    for text in after:
+        scores = log_probs(model, text[:-1])
+        assert scores[text[-1]] > scores[END:].max() - 1e-4
+
+
+@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16"])
+def test_it_generates_in_other_precisions(policy):
+    config = TransformerConfig(V, **{**SHAPE, **TODAY})
+    model = LanguageModel(config, dtype=policy, seed=1)
+    found = model.generate(prompts_of(5, 20), np.int64(3), np.int64(2))
+    assert [len(text) <= n + 3 for text, n in zip(found, (5, 20), strict=True)]
 
 
 def test_drawn_tokens_follow_the_seed_and_the_temperature():
@@ -193,6 +224,36 @@ json.dump(model.generate(texts, 9), open("found.json", "w"))
 """
 
 
+def test_texts_may_be_arrays_of_ids_with_special_ones():
+    model = language_model()
+    rows = [[START, 5, 7, END], np.array([5, 7, 0]), (5, 7)]
+    first, *others = model.generate(rows, 5)
+    assert others == [first, first]
+    for row in rows:
+        for found, expected in zip(
+            model.inputs_and_targets([row]),
+            ([[START, 5, 7]], [[5, 7, END]]),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_strings_are_texts_whole_or_cut_to_learn_from(tokenizer):
+    model = language_model(347, tokenizer)
+    with pytest.raises(ValueError, match=r"Give `\[text\]`"):
+        model.generate("the clock")
+    long = "the clock " * 40
+    (found,) = model.generate([long], 3)
+    assert found.startswith(long.strip())
+    _, targets = model.inputs_and_targets([long])
+    assert targets.shape == (1, tokenizer.max_length)
+    assert END not in targets, "it does not end where it was cut"
+    ids = tokenizer(["the clock"])
+    assert model.generate(ids, 3) == [
+        row[:-1] if END in row else row for row in model.generate([ids[0]], 3)
+    ]
+
+
 @pytest.mark.programs
 def test_a_file_and_an_export_continue_texts_alike(tokenizer, tmp_path):
     import json
@@ -233,6 +294,8 @@ def test_an_export_draws_by_its_seed(tokenizer, tmp_path):
     path = export_language_model(
         model, tmp_path / "model/1", 5, 9, temperature=0.9, top_p=0.9
     )
+    with pytest.raises(TypeError, match="beams"):
+        export_language_model(model, tmp_path / "model/2", beams=3)
     served = tf.saved_model.load(path).signatures["serving_default"]
     one, same, other = (
         served(prompt=tf.constant(TEXTS), seed=tf.constant(seed))
@@ -243,6 +306,12 @@ def test_an_export_draws_by_its_seed(tokenizer, tmp_path):
     lengths = [len(row) for row in tokenizer.tokenizer.encode(TEXTS)]
     expected = [length > 5 + 1 for length in lengths]  # and the end token
     assert one["truncated"].numpy().tolist() == expected
+    drawn = {"temperature": 0.9, "top_p": 0.9, "seed": 1}
+    ids = [row[:-1][:5] for row in tokenizer.tokenizer.encode(TEXTS)]
+    expected = model.generate(ids, 9, **drawn)
+    assert tokenizer.decode(expected) == [
+        text.decode() for text in one["text"].numpy()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -261,6 +330,12 @@ def test_an_export_draws_by_its_seed(tokenizer, tmp_path):
             "max_length=41.*30.*max_new_tokens=11",
         ),
         (lambda m: language_model(source_vocab_size=9), "source_vocab_size=9"),
+        (lambda m: m.generate(["text"]), r"rows of ids.*'text'"),
+        (lambda m: m.generate("text"), r"rows of ids.*'text'"),
+        (lambda m: m.generate([5, 7]), "row of ids.*Received: 5"),
+        (lambda m: m.generate([[5, END, 7]]), r"\[5, 3, 7\]"),
+        (lambda m: m.generate([[5, V]]), "vocab_size=41"),
+        (lambda m: language_model(tokenizer=m), "TextTokenizer.*LanguageModel"),
         (lambda m: export_language_model(m, "a/1"), "model.tokenizer=None"),
     ],
 )

@@ -85,18 +85,16 @@ def test_no_strings_have_no_ids(model):
         (lambda t, m: TextTokenizer(t)("a"), r"'a'. Give `\[text\]`"),
         (lambda t, m: TextTokenizer(t)(tensor(["a"])[None]), r"\(1, 1\)"),
         (lambda t, m: TextTokenizer(t)(keras.Input((3,))), "float32"),
-        (lambda t, m: m("a"), "list of strings.*'a'"),
-        (lambda t, m: classifier()(["a"]), r"\['a'\].*tokenizer=None"),
-        (lambda t, m: classifier(t), "`Layer`.*TextTokenizer"),
+        (lambda t, m: classifier(t), "TextTokenizer.*Received: tokenizer=<"),
         (
             lambda t, m: classifier(m.tokenizer, V + 2),
-            "config.vocab_size=349, tokenizer.vocab_size=347",
+            "vocab_size=349 and 347 pieces",
         ),
         (
             lambda t, m: classifier(
                 m.tokenizer, positions="learned", max_length=7
             ),
-            "config.max_length=7, tokenizer.max_length=31",
+            "max_length=7 and 31",
         ),
         (lambda t, m: TextClassifier("tiny", C), "config='tiny'"),
         (lambda t, m: TextClassifier(m.config, 0), "num_classes=0"),
@@ -140,11 +138,10 @@ def test_strings_are_taken_in_every_form(model):
     expected = model(texts)
     bare = classifier()
     assert_close(bare(model.tokenizer(texts)), expected)
-    forms = [texts, tuple(texts), np.array(texts), np.array(texts, object)]
-    forms += [tensor(texts), tf.data.Dataset.from_tensors(tensor(texts))]
-    for form in forms:
+    forms = [np.array(texts, object), tensor(texts)]
+    for form in (*forms, tf.data.Dataset.from_tensors(tensor(texts))):
         assert_close(model.predict(form, verbose=0), expected)
-    for form in forms[:-1]:
+    for form in (*forms, texts, tuple(texts), np.array(texts)):
         assert_close(model(form), expected)
 
 
@@ -159,13 +156,14 @@ def test_half_precision_is_close_and_its_logits_are_float32(model):
     assert 0 < error < 0.05 * np.linalg.norm(model(TEXTS))
 
 
-def test_it_learns_from_lists_of_strings(model):
+def test_it_learns_from_strings(model):
     learner = classifier(model.tokenizer)
     learner.compile(
         keras.optimizers.Adam(0.01),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    texts, labels = ["yes", "no", "the clock"] * 5, [0, 4, 2] * 5
+    texts = np.array(["yes", "no", "the clock"] * 5, object)
+    labels = np.array([0, 4, 2] * 5)
     held_out = texts[:3], labels[:3]
     before = learner.evaluate(*held_out, verbose=0)
     options = {"epochs": 7, "validation_data": held_out, "verbose": 0}

@@ -214,9 +214,9 @@ plt.show()
 assert np.allclose(encoding[:, 0], np.sin(np.arange(100)), atol=1e-5)
 
 # %% [markdown]
-# ## The block of today
+# ## The modern block
 #
-# Models since 2023 have another block. Each of its parts is an argument, and the
+# Models such as Llama and Qwen have another block. Each of its parts is an argument, and the
 # paper's is the default: rotary positions (Su et al., 2021), normalisation by
 # the root mean square, a gated feed-forward network (SwiGLU), and heads of keys
 # and values that several heads of queries share. The embedding then adds no

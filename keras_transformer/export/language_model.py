@@ -49,7 +49,8 @@ def export_language_model(
     >>> (path / "saved_model.pb").exists()
     True
 
-    The texts are those of `model.generate`.
+    The texts are those of `model.generate`, also those that are drawn by a
+    seed, if the batch is the same.
 
     Args:
         model: the trained model.
@@ -73,7 +74,7 @@ def export_language_model(
             "Received: model.tokenizer=None. Pass one to `LanguageModel`."
         )
     most = checked_integer("max_prompt_tokens", max_prompt_tokens)
-    model.check_generation(most, max_new_tokens, **search)
+    search = model.checked_search(most, max_new_tokens, **search)
     path = pathlib.Path(path)
     checked_name(path)
     module = tf.Module()
@@ -90,11 +91,11 @@ def export_language_model(
             whole,
             tf.cast(ids.row_lengths(), tf.int32),
             tf.stack([seed, 0]),
-            max_new_tokens=max_new_tokens,
             **search,
         )
+        whole = tf.concat([whole, found], axis=1)  # padding has no text
         return {
-            "text": tokenizer.decode(found),
+            "text": tokenizer.decode(whole),
             "score": scores,
             "truncated": truncated,
         }

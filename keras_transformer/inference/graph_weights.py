@@ -150,7 +150,9 @@ def _head_norms(attention, name):
 def _feed_forward(layer, dtype):
     network = layer.feed_forward
     # A gate is computed in one product with the inner layer, before it.
-    inner = [network.gate, network.inner] if network.gated else [network.inner]
+    inner = (
+        [network.gate, network.inner] if network.use_gate else [network.inner]
+    )
     return {
         "inner": _linear(dtype, *inner),
         "outer": _linear(dtype, network.outer),

@@ -216,7 +216,7 @@ def _attention(to, layer, name, groups):
 
 def _feed_forward(to, layer):
     network = layer.feed_forward
-    if network.gated:
+    if network.use_gate:
         _linear(to.linear_0, network.gate)
         _linear(to.linear_0_noact, network.inner)
     else:

@@ -22,7 +22,7 @@ class FeedForward(Layer):
 
     Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2. W_1 has shape
     `(D, d_ff)`, W_2 `(d_ff, D)`. The residual and the normalisation belong to
-    the encoder or decoder layer. With `gated` it is a gated linear unit
+    the encoder or decoder layer. With `use_gate` it is a gated linear unit
     (Shazeer, 2020): activation(x W_g + b_g) ⊗ (x W_1 + b_1), before W_2.
 
     Example:
@@ -41,9 +41,9 @@ class FeedForward(Layer):
         use_bias: whether b_1 and b_2 exist. Defaults to True.
         kernel_initializer: initialiser of the matrices.
         seed: seed of the dropout.
-        gated: whether the activation is that of a gate, which is multiplied by
-            the inner layer: with "silu" SwiGLU, with "gelu" GEGLU. Defaults to
-            False.
+        use_gate: whether the activation is that of a gate, by which the inner
+            layer is multiplied: with "silu" SwiGLU, with "gelu" GEGLU. Defaults
+            to False.
 
     Call arguments:
         x: `(..., D)`.
@@ -62,7 +62,7 @@ class FeedForward(Layer):
         use_bias: bool = True,
         kernel_initializer: Initializer = "glorot_uniform",
         seed: int | None = None,
-        gated: bool = False,
+        use_gate: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -74,10 +74,10 @@ class FeedForward(Layer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.seed = seed
-        self.gated = gated
-        inner_activation = None if gated else self.activation
+        self.use_gate = use_gate
+        inner_activation = None if use_gate else self.activation
         self.inner = self._dense(d_ff, "inner", inner_activation)
-        if gated:
+        if use_gate:
             self.gate = self._dense(d_ff, "gate", self.activation)
         self.outer = self._dense(d_model, "outer", None)
         self.dropout = Dropout(
@@ -97,14 +97,14 @@ class FeedForward(Layer):
     def build(self, input_shape: Shape) -> None:
         inner_shape = (*input_shape[:-1], self.d_ff)
         self.inner.build(input_shape)
-        if self.gated:
+        if self.use_gate:
             self.gate.build(input_shape)
         self.dropout.build(inner_shape)
         self.outer.build(inner_shape)
 
     def call(self, x: KerasTensor, training: bool | None = None) -> KerasTensor:
         h = self.inner(x)  # [..., d_ff]
-        x = self.gate(x) * h if self.gated else h
+        x = self.gate(x) * h if self.use_gate else h
         if self.dropout_rate:
             x = self.dropout(x, training=training)
         return self.outer(x)  # [..., D]
@@ -124,5 +124,5 @@ class FeedForward(Layer):
                 self.kernel_initializer
             ),
             "seed": self.seed,
-            "gated": self.gated,
+            "use_gate": self.use_gate,
         }

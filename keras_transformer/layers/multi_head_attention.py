@@ -107,10 +107,12 @@ class MultiHeadAttention(Layer):
         num_key_value_heads: G, the number of heads of keys and values, each
             shared by H / G heads of queries (Ainslie et al., 2023). A cache is
             smaller by that factor. Defaults to `None`, H.
-        positions: "rotary" rotates queries and keys by angles that grow with
-            their positions (Su et al., 2021), see `rotate`. Defaults to `None`.
+        positions: "rotary" rotates queries and keys, each from position 0 on,
+            by angles pos / 10000^(2i / d_k) (Su et al., 2021), see `rotate`.
+            Defaults to `None`.
         qk_norm: whether each head's queries and keys are divided by their root
-            mean square (Henry et al., 2020). Defaults to False.
+            mean square, with ε = 1e-6, and multiplied by a learned scale (Henry
+            et al., 2020). Defaults to False.
 
     Call arguments:
         query: `(B, T, D)`.

@@ -184,12 +184,12 @@ class TransformerLayer(Layer):
         )
 
     def _feed_forward(self, name, site):
-        gated = self.feed_forward_kind == "swiglu"
+        use_gate = self.feed_forward_kind == "swiglu"
         return FeedForward(
             self.d_model,
             self.d_ff,
-            activation="silu" if gated else self.activation,
-            gated=gated,
+            activation="silu" if use_gate else self.activation,
+            use_gate=use_gate,
             dropout_rate=self.activation_dropout_rate,
             use_bias=self.use_bias,
             kernel_initializer=clone_initializer(self.kernel_initializer),
@@ -306,8 +306,8 @@ class EncoderLayer(TransformerLayer):
         normalization: "layer" (default), or "rms", which divides by the root
             mean square alone (Zhang and Sennrich, 2019).
         feed_forward: "ffn" (default), equation 2 with `activation`, or
-            "swiglu", which is gated (Shazeer, 2020): (silu(x W_g) ⊗ x W_1) W_2.
-            Its third matrix is made up for by a `d_ff` of two thirds.
+            "swiglu", (silu(x W_g) ⊗ x W_1) W_2 (Shazeer, 2020), which does not
+            read `activation`. With two thirds of `d_ff` it has as many weights.
         positions: "rotary" rotates the queries and keys of self-attention, see
             `MultiHeadAttention`; the embedding then has `positions=None`.
             Defaults to `None`.

@@ -117,7 +117,7 @@ def _projections(model):
             yield attention.key_projection
             yield attention.value_projection
             yield attention.output_projection
-        if layer.feed_forward.gated:
+        if layer.feed_forward.use_gate:
             yield layer.feed_forward.gate
         yield layer.feed_forward.inner
         yield layer.feed_forward.outer
