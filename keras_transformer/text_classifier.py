@@ -34,7 +34,8 @@ class TextClassifier(TextModel):
 
     Example:
 
-    >>>     >>> config = TransformerConfig.preset("tiny", vocab_size=100)
+    >>> import numpy as np
+    >>> config = TransformerConfig.preset("tiny", vocab_size=100)
     >>> model = TextClassifier(config, num_classes=5)
     >>> tuple(model(np.array([[5, 7, 3], [9, 3, 0]])).shape)
     (2, 5)

@@ -104,9 +104,8 @@ class MultiHeadAttention(Layer):
             sigmoid(Q W^G + b^G), of as many values, before W^O. Defaults to
             False.
         seed: seed of the dropout.
-        num_key_value_heads: G, the number of heads of keys and values, each
-            shared by H / G heads of queries (Ainslie et al., 2023). A cache is
-            smaller by that factor. Defaults to `None`, H.
+        num_key_value_heads: G, the number of heads of keys and values, each of
+            H / G heads of queries (Ainslie et al., 2023). Defaults to `None`, H.
         positions: "rotary" rotates queries and keys, each from position 0 on,
             by angles pos / 10000^(2i / d_k) (Su et al., 2021), see `rotate`.
             Defaults to `None`.
@@ -213,9 +212,9 @@ class MultiHeadAttention(Layer):
         self.key_projection = self._dense(groups * key_dim, "key")
         self.value_projection = self._dense(groups * value_dim, "value")
         if qk_norm:
-            dtype = self.dtype_policy
-            self.query_norm = RMSNormalization(dtype=dtype, name="query_norm")
-            self.key_norm = RMSNormalization(dtype=dtype, name="key_norm")
+            named = {"dtype": self.dtype_policy}
+            self.query_norm = RMSNormalization(name="query_norm", **named)
+            self.key_norm = RMSNormalization(name="key_norm", **named)
         if use_gate:
             self.gate_projection = self._dense(
                 num_heads * value_dim, "gate", "sigmoid"
