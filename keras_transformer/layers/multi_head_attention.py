@@ -104,8 +104,8 @@ class MultiHeadAttention(Layer):
             sigmoid(Q W^G + b^G), of as many values, before W^O. Defaults to
             False.
         seed: seed of the dropout.
-        num_key_value_heads: G, the number of heads of keys and values, each of
-            H / G heads of queries (Ainslie et al., 2023). Defaults to `None`, H.
+        num_key_value_heads: G, the number of heads of keys and values, which
+            those of queries share (Ainslie et al., 2023). Defaults to H.
         positions: "rotary" rotates queries and keys, each from position 0 on,
             by angles pos / 10000^(2i / d_k) (Su et al., 2021), see `rotate`.
             Defaults to `None`.

@@ -27,6 +27,8 @@ A Transformer of "Attention Is All You Need", made by keras_transformer.
 |---|---|
 | layers of encoder and decoder | {encoder_depth}, {decoder_depth} |
 | d_model, d_ff, heads | {d_model}, {d_ff}, {num_heads} |
+| positions, normalisation | {positions}, {normalization} |
+| feed-forward network | {feed_forward} |
 | word pieces | {vocabulary} |
 | languages, as the corpus names them | {source}, {target} |
 
