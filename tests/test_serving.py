@@ -14,11 +14,12 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from keras_transformer import Transformer, TransformerConfig
-from keras_transformer.export import saved_model
+from keras_transformer import LanguageModel, Transformer, TransformerConfig
+from keras_transformer.export import export_language_model, saved_model
 from keras_transformer.export import tensorflow_serving as serving
 from keras_transformer.export.files import SUMS, check_intact
 from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.inference import TextTokenizer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
 from keras_transformer.inference.translator import Translator
@@ -79,7 +80,11 @@ def test_the_list_of_operations_is_exactly_what_exports_use(
         ),
     )
     saved_model.write(translator, tmp_path / "other", "bfloat16")
-    for path in (exported, tmp_path / "other"):
+    config = TransformerConfig(size, num_layers=1, sliding_window=3)
+    model = LanguageModel(config, TextTokenizer(run.target_tokenizer))
+    language = tmp_path / "language/1"
+    export_language_model(model, language, temperature=0.7, top_p=0.9)
+    for path in (exported, tmp_path / "other", language):
         data = (path / "saved_model.pb").read_bytes()
         used |= {node.op for node in serving._nodes(data)}
     for name in ACTIVATIONS:

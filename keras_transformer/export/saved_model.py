@@ -168,7 +168,7 @@ def export(
     return path
 
 
-def checked_name(path):
+def checked_name(path: pathlib.Path) -> str:
     """Returns NAME of a new folder `NAME/VERSION`, which servers accept."""
     is_number = re.fullmatch(r"0|[1-9][0-9]*", path.name)
     if not is_number or int(path.name) >= 2**63:
