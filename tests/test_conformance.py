@@ -172,7 +172,7 @@ def test_keras_files_load_in_a_fresh_process(tmp_path):
         model = conformance.model_of(row)
         model.save(tmp_path / f"{i}.keras")
         expected[f"{i}.npy"] = compiled_on_jax(model)(list(row.inputs))
-    plain, other = MODELS
+    plain, other = MODELS[0], MODELS[-1]
     model = conformance.model_with_seeded_weights(plain)
     model.save(tmp_path / "plain.keras")
     expected["plain.npy"] = compiled_on_jax(model)(IDS)
