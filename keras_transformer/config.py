@@ -69,8 +69,8 @@ class TransformerConfig:
     """Describes a model: the shapes of its weights and its forward pass.
 
     `keras-transformer train --help` explains the fields that are options of the
-    command. The others, such as `positions` and `activation`, are set in
-    Python: `start_run("runs/NAME", "base", recipe, activation="gelu")`.
+    command. The others, such as `activation`, are set in Python:
+    `start_run("runs/NAME", "base", recipe, activation="gelu")`.
 
     Example:
 
@@ -98,8 +98,13 @@ class TransformerConfig:
     d_model: int = option_field(512, "width of the model")
     num_heads: int = option_field(8, "number of attention heads")
     d_ff: int = option_field(2048, "inner width of the feed-forward network")
-    key_dim: int | None = None  # d_k; None: d_model / num_heads
-    value_dim: int | None = None  # d_v; None: as key_dim
+    key_dim: int | None = option_field(
+        None,
+        "width of a head's queries and keys (default: d_model / num_heads)",
+    )
+    value_dim: int | None = option_field(
+        None, "width of a head's values (default: that of its keys)"
+    )
     dropout_rate: float = option_field(
         0.1, "dropout of sub-layer outputs and embeddings, section 5.4"
     )
@@ -137,9 +142,13 @@ class TransformerConfig:
     qk_norm: bool = option_field(
         False, "normalise queries and keys; not in the paper"
     )
-    # "sinusoidal_halves" as in Marian; "learned", table 3 row E; "rotary",
-    # inside self-attention; or None
-    positions: str | None = "sinusoidal"
+    positions: str | None = option_field(
+        "sinusoidal",
+        "sinusoidal, section 3.5; sinusoidal_halves, first all sines, then all "
+        "cosines; learned, row E of table 3; or rotary, inside self-attention, "
+        "not in the paper",
+        choices=POSITIONS[:-1],  # in Python also None
+    )
     max_length: int | None = None  # number of learned positions
     scale_embeddings: bool = True  # times √d_model, section 3.4
     tie_projection: bool = True  # to the target's embeddings, section 3.4

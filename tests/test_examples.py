@@ -257,6 +257,25 @@ def test_paper_recipes_trains_and_refuses_other_settings(
 
 
 @pytest.mark.programs
+def test_table_3_trains_each_row_once(corpus, tmp_path, capsys):
+    example = load("table_3")
+    example.RECIPE = dataclasses.replace(example.RECIPE, vocab_size=400)
+    base, *_, learned = example.ROWS
+    rows = [base, *(r for r in example.ROWS if r.group == "B"), learned]
+    for _ in range(2):  # the second time everything is done already
+        found = example.main(tmp_path, str(corpus), steps=2, rows=rows)
+    base, narrow, wider, learned = (parameters for _, parameters, *_ in found)
+    # Queries and keys of 4 heads, in 2 encoder and 2 + 2 decoder attentions:
+    # matrices, and biases.
+    assert base - narrow == 6 * 2 * 4 * (32 - 8) * (128 + 1)
+    assert base - wider == 6 * 2 * 4 * (32 - 16) * (128 + 1)
+    assert learned - base == 256 * 128
+    out = capsys.readouterr().out
+    assert out.count("Training ") == 4
+    assert out.count("| B | d_k 8 |") == 2
+
+
+@pytest.mark.programs
 @pytest.mark.usefixtures("unscored")
 def test_small_corpus_trains_on_both_directions_and_translations(
     tmp_path, recipe, monkeypatch

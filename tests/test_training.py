@@ -382,6 +382,15 @@ def test_a_start_that_fails_leaves_nothing(recipe, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_learned_positions_are_as_many_as_a_sentence_may_have(recipe, tmp_path):
+    shape = {**SMALL, "positions": "learned", "key_dim": 7}
+    run = start_run(tmp_path / "run", "tiny", recipe, **shape)
+    assert run.config.max_length == recipe.max_length
+    weights = {w.path: w.shape for w in make_model(run.config, recipe).weights}
+    assert weights["embedding/position_embeddings"] == (recipe.max_length, 22)
+    assert open_run(run.folder).config == run.config
+
+
 def at_the_start(run):
     """Returns a model with the weights that a run begins with."""
     model = make_model(run.config, run.recipe)

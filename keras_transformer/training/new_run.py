@@ -100,6 +100,8 @@ def start_run(
             default in exports. Defaults to that of the initial run, or else to
             the paper's, for sources of at least `recipe.max_length`.
         overrides: fields of the `TransformerConfig` to set to other values.
+            With `positions="learned"`, as many positions are learned as
+            `recipe.max_length` allows.
 
     Returns:
         The new `Run`.
@@ -140,6 +142,8 @@ def start_run(
             shared_vocabulary=initial.recipe.shared_vocabulary,
         )
     overrides = _without_vocabulary(overrides, None if preset else initial)
+    if overrides.get("positions") == "learned":
+        overrides = {"max_length": recipe.max_length, **overrides}
     # Validate before reading the corpus.
     config = _config(preset, initial, recipe, None, overrides)
     keras.activations.get(config.activation)
