@@ -213,8 +213,8 @@ line arrow | 267 67 388 67 | 388 103 267 103 | 541 85 574 85
 text note | 328 53 logits, cache | 328 119 tokens, cache
 | 636 22 ids and scores | 636 150 K = 3
 box plain 118x26 | 636 53 | 636 85 | 636 117
-text left | 588 53 `b c` | 588 85 `a` | 588 117 `a c`
-text right | 684 53 `-0.90` | 684 85 `-1.30` | 684 117 `-1.83`
+text left | 588 53 `b c` | 588 85 `a` | 588 117 `a b c`
+text right | 684 53 `-0.90` | 684 85 `-1.30` | 684 117 `-1.79`
 """,
     "several_devices": """720x190 Two devices compute the update of one
 text bold left | 30 26 one batch
