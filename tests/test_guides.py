@@ -4,14 +4,16 @@ import ast
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
-GUIDES = sorted(
-    (pathlib.Path(__file__).parents[1] / "docs/guides").glob("*.py")
-)
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+GUIDES = sorted((DOCS / "guides").glob("*.py"))
+FIGURES = sorted((DOCS / "figures").glob("*.svg"))
 each_guide = pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
 STEPS = re.compile(r"^STEPS = \d+$", re.MULTILINE)
 
@@ -76,3 +78,38 @@ def test_its_first_cell_is_its_title(path):
 def test_it_has_a_picture_or_a_table(path):
     text = path.read_text("utf-8")
     assert "plt.show()" in text or "# |---|" in text
+
+
+@each_guide
+def test_a_picture_is_on_its_first_screen(path):
+    """A file that is there, with words for those who cannot see it."""
+    cells = re.findall(
+        r"^# %% \[markdown\]\n((?:#.*\n)+)", path.read_text("utf-8"), re.M
+    )
+    text = re.sub(r"^# ?", "", "".join(cells[:2]), flags=re.M)
+    pictures = [
+        *re.finditer(r"!\[(?P<alt>.+?)\]\((?P<file>\S+?)\)", text),
+        *re.finditer(r"\{figure\} (?P<file>.+)\n:alt: (?P<alt>.+)", text),
+    ]
+    assert pictures
+    for picture in pictures:
+        assert (path.parent / picture["file"]).is_file(), picture["file"]
+
+
+def test_figures_are_what_their_program_draws():
+    program = runpy.run_path(str(DOCS / "figures/draw.py"))
+    assert {path.stem for path in FIGURES} == set(program["PICTURES"])
+    for path in FIGURES:
+        drawn = program["svg"](program["PICTURES"][path.stem])
+        assert path.read_text("utf-8") == drawn, "run docs/figures/draw.py"
+
+
+@pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
+def test_a_figure_has_a_title_and_fits_its_page(path):
+    root = ElementTree.fromstring(path.read_text("utf-8"))
+    space = "{http://www.w3.org/2000/svg}"
+    assert root.get("role") == "img"
+    assert root.findtext(f"{space}title")
+    width, height = root.get("width"), root.get("height")
+    assert root.get("viewBox") == f"0 0 {width} {height}"
+    assert int(width) <= 760

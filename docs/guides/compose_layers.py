@@ -6,6 +6,8 @@
 # composes a classifier, saves it with its vocabulary, explains masks and
 # positions, replaces the attention of a Keras model, and ends with the whole
 # model of the paper.
+#
+# ![Ids pass PositionalEmbedding, two EncoderLayers, average pooling and Dense; the padding mask goes along](../figures/compose_layers.svg)
 
 # %% tags=["remove-cell"]
 import os

@@ -5,6 +5,8 @@
 # any backend. This guide searches a small table of probabilities, where you can
 # follow each result, and then a decoder-only model and a whole `Transformer`,
 # with caches.
+#
+# ![A step function returns logits to beam_search, which returns tokens to it and keeps the K best hypotheses](../figures/decode_your_model.svg)
 
 # %% tags=["remove-cell"]
 import os

@@ -3,7 +3,11 @@
 #
 # An export is one SavedModel that takes text and returns text: tokenizer, model
 # and beam search are in one graph. This guide trains a small model, exports it,
-# calls its signatures, and draws its attention. The commands for this are:
+# calls its signatures, and draws its attention.
+#
+# ![REST, gRPC and Python send text to one SavedModel with tokenizer, encoder, decoder, beam search and detokenizer, and get text](../figures/export_and_serve.svg)
+#
+# The commands for this are:
 #
 # ```
 # keras-transformer export runs/NAME saved_models/NAME/1

@@ -6,6 +6,8 @@
 # and with the matrices of the model cut in two, and gets the same weights. No GPU
 # is needed: it splits the processor into four devices. `keras-transformer train`
 # runs on JAX, too: see [Several devices and machines](several_devices.py).
+#
+# ![A model is trained on JAX, on one device or four; its run is exported with TensorFlow](../figures/keras_on_jax.svg)
 
 # %%
 import os

@@ -6,6 +6,8 @@
 # needed: the guide splits the processor into two devices, as
 # `examples/two_replicas.py` does.
 #
+# ![Two devices share the rows of one batch; their sums are added and divided by the number of tokens](../figures/several_devices.svg)
+#
 # ## Which backend
 #
 # | you have | take |

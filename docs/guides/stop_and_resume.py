@@ -5,6 +5,8 @@
 # stopped. This guide trains one run without a stop, stops a second one with a
 # signal, resumes it, and compares the weights.
 #
+# ![A run that was stopped in step 6 and resumed is equal, after step 8, to one that was never stopped](../figures/stop_and_resume.svg)
+#
 # The command that started a run also resumes it, with `--resume`; so does the
 # short form:
 #

@@ -4,6 +4,8 @@
 # Two files are enough, with one sentence a line: line 7 of the second is the
 # translation of line 7 of the first.
 #
+# ![Two files of text go into train, which fills a run's folder; export makes a SavedModel of it, which translates](../figures/train_on_your_text.svg)
+#
 # ```
 # keras-transformer train --train-files text.en text.de --steps 20000 --out runs/NAME
 # keras-transformer export runs/NAME saved_models/NAME/1
