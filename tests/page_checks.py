@@ -129,9 +129,13 @@ def translation_of(text, api):
     )
 
 
-def weights_of(text, api, layer=None, head=None):
-    """Returns the pieces and the weights `[target][source]` of a sentence."""
+def weights_of(text, api, layer=None, head=None, kind="decoder"):
+    """Returns the pieces and the weights `[target][source]` of a sentence; for
+    the encoder the pieces of the source take the place of the target's."""
     answer = api("explain", text=[text])
+    if kind == "encoder":
+        answer["target_pieces"] = answer["source_pieces"]
+        answer["attention"] = answer["encoder_attention"]
     source = [piece for piece in answer["source_pieces"][0] if piece]
     target = [piece for piece in answer["target_pieces"][0] if piece]
     chosen = [
@@ -380,11 +384,54 @@ def test_a_word_shows_its_lines(open_page):
     expect(page.locator("#caption")).to_contain_text("was looked at by")
 
 
-@pytest.mark.parametrize(("layer", "head"), [(None, None), (0, None), (1, 0)])
-def test_weights_are_those_of_the_server(open_page, api, layer, head):
-    """Compares the heat map of word pieces with the signature `explain`."""
-    source, target, weights = weights_of(SENTENCE, api, layer, head)
+def test_the_words_of_the_source_look_at_one_another(open_page):
     page = open_page(SENTENCE)
+    assert page.locator("#target .tint").count() > 5
+    page.select_option("#attention-kind", "encoder")
+    expect(page.locator("#caption")).to_contain_text("lower row looks")
+    expect(page.locator("#target .tint")).to_have_count(0)
+    looking = page.locator("[aria-label='Source words that look'] .word")
+    seen = page.locator("[aria-label='Source words that are looked at'] .word")
+    assert looking.all_text_contents() == seen.all_text_contents()
+    looking.nth(4).focus()
+    expect(page.locator("#caption")).to_contain_text("“leaves” looked at")
+    assert page.locator("#lines path.current").count() > 0
+    current = page.locator("#mirror .tint.current")
+    expect(current).to_have_text("leaves")
+    weights = page.locator("#mirror .tint").evaluate_all(
+        "nodes => nodes.map(x => Number(x.style.getPropertyValue('--weight')))"
+    )
+    assert 0.5 < sum(weights) < 1.01  # without the end, which has no place
+    seen.nth(2).focus()
+    expect(page.locator("#caption")).to_contain_text("was looked at by")
+    page.select_option("#attention-kind", "decoder")
+    assert page.locator("#target .tint").count() > 5
+
+
+def test_an_export_without_the_attention_of_the_encoder(open_page):
+    """The page shows that of the decoder, and offers no other."""
+    page = open_page()
+
+    def leave_out(route):
+        answer = route.fetch()
+        body = answer.json()
+        body["outputs"].pop("encoder_attention", None)
+        route.fulfill(response=answer, json=body)
+
+    page.route("**/v1/models/**", leave_out)
+    page.fill("#source", SENTENCE)
+    expect(page.locator("#lines .word").first).to_be_visible()
+    encoder = page.locator("#attention-kind option[value=encoder]")
+    expect(encoder).to_be_disabled()
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+@pytest.mark.parametrize(("layer", "head"), [(None, None), (0, None), (1, 0)])
+def test_weights_are_those_of_the_server(open_page, api, layer, head, kind):
+    """Compares the heat map of word pieces with the signature `explain`."""
+    source, target, weights = weights_of(SENTENCE, api, layer, head, kind)
+    page = open_page(SENTENCE)
+    page.select_option("#attention-kind", kind)
     show_heat_map(page)
     page.check("#by-piece")
     page.select_option("#layer", "" if layer is None else str(layer + 1))
@@ -690,7 +737,8 @@ def test_everything_is_reached_by_keyboard(open_page, api):
         if stops[-1] == "About this model":
             break
     best = api("serving_default", text=[second])["translation"][0]
-    order = ["choose-file", best, "copy", "lines", "layer", "head", "by-piece"]
+    order = ["choose-file", best, "copy", "attention-kind", "lines"]
+    order += ["layer", "head", "by-piece"]
     places = [stops.index(stop) for stop in order]
     assert places == sorted(places)
     assert stops[-2:] == ["Search settings", "About this model"]
@@ -749,10 +797,16 @@ def translate_file(page):
     expect(page.locator("#document-download")).to_be_visible()
 
 
+def show_encoder(page):
+    page.select_option("#attention-kind", "encoder")
+    page.locator("#lines .word").first.hover()
+
+
 STATES = {
     "empty": ("", nothing),
     "text": (TWO, nothing),
     "heat": (SENTENCE, show_heat_map),
+    "encoder": (SENTENCE, show_encoder),
     "details": (SENTENCE, open_details),
     "taken": (SENTENCE, take_alternative),
     "token": (SENTENCE, ask_for_token),

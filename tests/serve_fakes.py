@@ -70,6 +70,7 @@ DEMO = {
             source_pieces=("string", [None, None]),
             target_pieces=("string", [None, None]),
             attention=("float32", [None] * 5),
+            encoder_attention=("float32", [None] * 5),
         ),
     ),
 }
@@ -149,6 +150,7 @@ def _demo(name, x):
         outputs["source_pieces"] = text[:, None]
         outputs["target_pieces"] = upper[:, None]
         outputs["attention"] = np.ones((count, 1, 1, 1, 1), np.float32)
+        outputs["encoder_attention"] = outputs["attention"]
     return outputs
 
 

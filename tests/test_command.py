@@ -104,6 +104,11 @@ def test_each_command_continues_from_the_one_before(
     assert "one line of text. Received: 2 lines" in captured.err
     assert picture.read_bytes().startswith(b"\x89PNG")
     Input.buffer = io.BytesIO(b"room 7\n")
+    picture = tmp_path / "encoder.svg"
+    options = "--explain", picture, "--attention", "encoder"
+    assert run_command(capsys, "translate", model, *options)[0] == 0
+    assert "attends from: source" in picture.read_text()
+    Input.buffer = io.BytesIO(b"room 7\n")
     missing = tmp_path / "none" / "attention.png"
     status, captured = run_command(
         capsys, "translate", model, "--explain", missing
@@ -645,6 +650,7 @@ def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
         (["--document", "--explain=x.png"], "`--explain` .* --document"),
         (["--document", "--runner=DirectRunner"], "`--runner` .* --document"),
         (["--language=en"], "without --document` .* --language"),
+        (["--attention=encoder"], "without --explain` .* --attention"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(capsys, arguments, message):
@@ -652,6 +658,28 @@ def test_options_that_do_not_apply_are_refused(capsys, arguments, message):
     status, captured = run_command(capsys, "translate", "MODEL", *arguments)
     assert status == 1
     assert re.search(message, captured.err)
+
+
+def test_an_export_without_the_attention_of_the_encoder_is_named(
+    exported, tmp_path, capsys, monkeypatch
+):
+    def explain_as_before(model, line):
+        found = explain(model, line)
+        del found["encoder_attention"]
+        return found
+
+    explain = saved_translator.SavedTranslator.explain
+    monkeypatch.setattr(
+        saved_translator.SavedTranslator, "explain", explain_as_before
+    )
+    stdin = types.SimpleNamespace(buffer=io.BytesIO(b"room 7\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    picture = tmp_path / "x.png"
+    options = f"--explain={picture}", "--attention=encoder"
+    status, captured = run_command(capsys, "translate", exported, *options)
+    assert status == 1
+    assert re.search("attention of the encoder.* again", captured.err)
+    assert not picture.exists()
 
 
 def test_what_is_cut_is_counted(exported, tmp_path, capsys, monkeypatch):

@@ -293,6 +293,51 @@ def test_a_known_target_is_scored_in_one_pass(config):
         assert not weights[1, ..., 2:].numpy().any()  # padding of the source
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_the_attention_of_the_encoder_is_that_of_its_layers(config):
+    model = random_model(**config)
+    fast = InferenceModel(model.config, inference_weights(model))
+    memory = fast.encode(SOURCE, with_attention=True)
+    exact = Transformer(model.config, dtype="float64")
+    exact.set_weights(model.get_weights())
+    is_real = SOURCE != 0
+    places = np.arange(SOURCE.shape[1])
+    distances = abs(places[:, None] - places)
+    is_far = distances >= (model.config.sliding_window or len(places))
+    x = exact.source_embedding(SOURCE)
+    for weights, layer in zip(
+        memory["encoder_attention"], exact.encoder_layers, strict=True
+    ):
+        x, expected = layer(x, mask=is_real, return_attention_scores=True)
+        found, expected = weights.numpy(), expected.numpy()
+        assert not found[0][:, is_far].any()
+        for i, real in enumerate(is_real):
+            rows = found[i][:, real]
+            np.testing.assert_allclose(rows, expected[i][:, real], atol=2e-5)
+            np.testing.assert_allclose(rows.sum(axis=-1), 1, atol=1e-6)
+            assert not rows[..., ~real].any()
+
+
+def test_the_memory_is_the_same_with_and_without_attention():
+    """With the weights a window is a mask, without them it is in blocks."""
+    model = random_model(sliding_window=2)
+    fast = InferenceModel(model.config, inference_weights(model))
+    plain, explained = fast.encode(SOURCE), fast.encode(SOURCE, None, True)
+    assert explained.keys() - plain.keys() == {"encoder_attention"}
+    for name in plain:
+        for one, other in zip(
+            tf.nest.flatten(plain[name]),
+            tf.nest.flatten(explained[name]),
+            strict=True,
+        ):
+            places = tf.constant([0, 1])  # real in both sentences
+            np.testing.assert_allclose(
+                tf.gather(one, places, axis=-2 if name == "heads" else -1),
+                tf.gather(other, places, axis=-2 if name == "heads" else -1),
+                atol=1e-5,
+            )
+
+
 def test_the_cache_of_a_window_does_not_grow():
     """It has the last r / 2 positions of each beam."""
     model = random_model(sliding_window=4)

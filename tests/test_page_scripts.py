@@ -5,9 +5,11 @@ import pathlib
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 import keras_transformer
+from keras_transformer.inference.piece_words import weights_of_words, words_of
 
 pytestmark = pytest.mark.programs
 PAGE = pathlib.Path(keras_transformer.__file__).parent / "serve" / "page"
@@ -57,6 +59,34 @@ console.log(JSON.stringify([
         " Ja. Nein.",
         "  ",
     ]
+
+
+def test_the_page_and_python_join_pieces_to_the_same_words(run):
+    sentences = [
+        ["▁Vi", "en", "na", "▁", "1", ".", "5", "▁<", "<0xC3>", "<0xA9>", ")"],
+        ["▁", "</s>"],
+        ["x", "▁", "a", "▁", ".", "(", "b", "…", "<0xE2>", "▁!", "</s>"],
+        ["▁“", "Ja", "!”", "▁$", "5", "-", "x", "-", "</s>"],
+    ]
+    script = f"""
+import {{ groupPieces, groupWeights }} from "./pieces.js";
+const sentences = {json.dumps(sentences)};
+console.log(JSON.stringify(sentences.map((pieces) => {{
+  const groups = groupPieces(pieces, false);
+  const matrix = pieces.map((_, t) => pieces.map((_, s) => 2 * t + s * s));
+  return [
+    groups.map(({{ text, end, indices }}) => [end ? "</s>" : text, indices]),
+    groupWeights(matrix, groups, groups),
+  ];
+}})));
+"""
+    for pieces, (groups, weights) in zip(sentences, run(script), strict=True):
+        words = words_of(pieces)
+        assert [[word.text, word.places] for word in words] == groups
+        places = np.arange(len(pieces))
+        matrix = 2 * places[:, None] + places**2
+        found = weights_of_words(matrix, words, words)
+        np.testing.assert_allclose(found, weights)
 
 
 def test_a_long_text_keeps_all_of_its_translations(run):

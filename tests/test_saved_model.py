@@ -385,6 +385,13 @@ def test_an_explanation_belongs_to_its_translation(loaded, run):
     assert found["source_pieces"].shape == (3, width)
     total = tf.reduce_sum(found["attention"], axis=-1)
     np.testing.assert_allclose(tf.gather(total, [0, 2]), 1, atol=1e-5)
+    encoder = found["encoder_attention"].numpy()
+    assert encoder.shape == (3, layers, heads, width, width)
+    is_real = found["source_pieces"].numpy() != b""
+    for weights, real in zip(encoder, is_real, strict=True):
+        np.testing.assert_allclose(weights[..., real, :].sum(-1), 1, atol=1e-5)
+        assert not weights[..., ~real, :].any()
+        assert not weights[..., ~real].any()
     # The explanation of a blank text is empty.
     assert not found["attention"].numpy()[1].any()
     for side in ("source_pieces", "target_pieces"):
@@ -393,6 +400,24 @@ def test_an_explanation_belongs_to_its_translation(loaded, run):
     assert b"".join(pieces).decode() == "▁room▁7</s>"
     empty = loaded.loaded.signatures["explain"](text=tf.constant([], tf.string))
     assert empty["translation"].shape == (0,)
+
+
+def test_an_explanation_does_not_depend_on_its_batch(loaded, run):
+    """Python, the export, and a batch that is padded find the same weights."""
+    text = "room 7"
+    alone = loaded.explain(text)
+    length = len(alone["source_pieces"])
+    assert alone["encoder_attention"].shape == (2, 2, length, length)
+    batch = tf.constant(["one two three four five", text])
+    for explain in (
+        loaded.loaded.signatures["explain"],
+        translator_of(run).explain,
+    ):
+        found = explain(text=batch)["encoder_attention"].numpy()[1]
+        assert found.shape[-1] > length
+        np.testing.assert_allclose(
+            found[..., :length, :length], alone["encoder_attention"], atol=1e-5
+        )
 
 
 def test_an_explanation_is_as_long_as_the_longest_translation(run):

@@ -373,7 +373,9 @@ def test_a_large_answer_is_refused_before_it_is_computed(exported):
         assert sizes[0] == sizes[3] == sizes[4] == -1
         layers, heads = sizes[1:3]
         source, target = 91, 91 + 50  # with its end; extra_length is 50
-        attention = layers * heads * source * target
+        encoder = outputs["encoder_attention"].tensor_shape.dim
+        assert [d.size for d in encoder] == sizes
+        attention = layers * heads * source * (target + source)
         pieces = 2 * target  # of both sides, as if both were as long
         others = 4  # the translation, its score, two booleans
         most = 2 * (attention + pieces + others)

@@ -201,7 +201,8 @@ assert split.joined(split.sentences) == page
 # ## Signatures
 #
 # B is the number of texts, K the beam size, S and T the numbers of word pieces
-# of source and target, N the number of layers and H of heads.
+# of source and target, N the number of layers (of the decoder, or of the encoder)
+# and H of heads.
 #
 # ```
 # serving_default(text: string[B])
@@ -213,7 +214,8 @@ assert split.joined(split.sentences) == page
 #     -> {score: float32[B], pieces: int32[B]}
 # explain(text: string[B])
 #     -> {translation, score, incomplete, source_pieces: string[B, S],
-#         target_pieces: string[B, T], attention: float32[B, N, H, T, S]}
+#         target_pieces: string[B, T], attention: float32[B, N, H, T, S],
+#         encoder_attention: float32[B, N, H, S, S]}
 # ```
 #
 # Each also returns `truncated: bool[B]`: whether a text was too long and was cut.
@@ -278,12 +280,24 @@ plt.axis("off")
 plt.show()
 
 # %% [markdown]
-# Each row is a target piece, dark where the decoder attends to the source piece of
-# the column. Each row adds up to 1.
+# Each row is a word of the translation, dark where the decoder attends to the source
+# word of the column. Each row adds up to 1. The weights of a word's pieces are added
+# up where they are attended to and averaged where they attend; `by_piece=True` draws
+# the pieces.
+#
+# `encoder_attention` has the weights from each source piece to each source piece. A
+# target of `None` draws them, as `--attention encoder` does for the command:
 
 # %%
-sums = explained["attention"].sum(axis=-1)
-np.testing.assert_allclose(sums, 1.0, atol=1e-3)
+plot_attention(
+    explained["source_pieces"],
+    None,
+    explained["encoder_attention"],
+    folder / "encoder_attention.png",
+)
+for name in ("attention", "encoder_attention"):
+    sums = explained[name].sum(axis=-1)
+    np.testing.assert_allclose(sums, 1.0, atol=1e-3)
 
 # %% [markdown]
 # ## TensorFlow Serving

@@ -253,6 +253,13 @@ def _add_translate(line):
         metavar="FILE.png",
         help="draw the attention of each head for a single line",
     )
+    sub.add_argument(
+        "--attention",
+        choices=["decoder", "encoder"],
+        help="attention to draw with --explain: from the translation to the "
+        "source (decoder), or from the source to itself (encoder; default: "
+        "decoder)",
+    )
 
 
 def _add_serve(line):

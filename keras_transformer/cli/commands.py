@@ -143,8 +143,11 @@ def translate(given: dict[str, Any]) -> None:
 
     if "explain" in given:
         refuse(given, STREAM_OPTIONS, "--explain")
-        _draw_attention(_exported(given["path"]), given["explain"])
+        model = _exported(given["path"])
+        attention = given.get("attention", "decoder")
+        _draw_attention(model, given["explain"], attention)
         return
+    refuse(given, {"attention"}, "translate without --explain")
     if "document" in given:
         sentences.load_splitter()  # fails before the model is loaded, not after
     else:
@@ -173,7 +176,7 @@ def translate(given: dict[str, Any]) -> None:
     counter.warn("lines")
 
 
-def _draw_attention(model, path):
+def _draw_attention(model, path, attention):
     from keras_transformer.inference.attention_plot import plot_attention
 
     chunks = chunks_of_lines(standard_input(), 4096)
@@ -187,12 +190,17 @@ def _draw_attention(model, path):
         raise ValueError(
             "`--explain` draws the pieces of a line. Received: a blank line."
         )
-    plot_attention(
-        found["source_pieces"],
-        found["target_pieces"],
-        found["attention"],
-        path,
-    )
+    source, target = found["source_pieces"], found["target_pieces"]
+    if attention == "decoder":
+        plot_attention(source, target, found["attention"], path)
+    elif "encoder_attention" in found:
+        plot_attention(source, None, found["encoder_attention"], path)
+    else:
+        raise ValueError(
+            "The export must have the attention of the encoder. Received: "
+            f"{model.path}, which was made before exports had it. Export the "
+            "run again."
+        )
     write_line(found["translation"])
 
 

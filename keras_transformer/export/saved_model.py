@@ -13,7 +13,8 @@
         -> {"translation": string[B], "score": float32[B],
             "incomplete": bool[B],
             "source_pieces": string[B, S], "target_pieces": string[B, T],
-            "attention": float32[B, N, H, T, S]}
+            "attention": float32[B, N, H, T, S],
+            "encoder_attention": float32[B, N, H, S, S]}
 
 All of them also give `truncated: bool[B]`, whether a text was too long and was
 cut. `incomplete` is whether a translation reached its maximum length. A server

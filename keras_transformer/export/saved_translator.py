@@ -76,7 +76,9 @@ class SavedTranslator:
         Returns:
             A dictionary of `translation`, a string; `score`, a number;
             `source_pieces` and `target_pieces`, lists of S and T word pieces;
-            and `attention`, `(N, H, T, S)`, see `Translator.explain`.
+            `attention`, `(N, H, T, S)`; and `encoder_attention`,
+            `(N, H, S, S)`, see `Translator.explain`. Older exports lack
+            `encoder_attention`.
 
         Raises:
             ValueError: if there is no single string.
@@ -93,13 +95,18 @@ class SavedTranslator:
             [piece.decode() for piece in found[side] if piece]
             for side in ("source_pieces", "target_pieces")
         )
-        return {
+        rows, columns = len(target), len(source)
+        explained = {
             "translation": found["translation"].decode(),
             "score": float(found["score"]),
             "source_pieces": source,
             "target_pieces": target,
-            "attention": found["attention"][:, :, : len(target), : len(source)],
+            "attention": found["attention"][:, :, :rows, :columns],
         }
+        if "encoder_attention" in found:
+            weights = found["encoder_attention"]
+            explained["encoder_attention"] = weights[:, :, :columns, :columns]
+        return explained
 
     def searched_with(
         self, beam_size: int | None = None, alpha: float | None = None

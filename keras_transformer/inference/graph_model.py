@@ -34,6 +34,7 @@ from keras_transformer.inference.graph_layers import (
 )
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.layers.embeddings import rotary_angles, rotate
+from keras_transformer.layers.windowed_attention import window_mask
 from keras_transformer.search.beam_search import beam_search
 
 
@@ -53,7 +54,10 @@ class InferenceModel:
         self.key_heads = config.num_key_value_heads or config.num_heads
 
     def encode(
-        self, source: tf.Tensor, source_mask: tf.Tensor | None = None
+        self,
+        source: tf.Tensor,
+        source_mask: tf.Tensor | None = None,
+        with_attention: bool = False,
     ) -> dict[str, Any]:
         """Encodes the source for the decoder.
 
@@ -62,11 +66,16 @@ class InferenceModel:
                 `source_features`.
             source_mask: boolean `(B, S)`, True at real vectors. Defaults to
                 all vectors; the mask of ids is where they are not padding.
+            with_attention: whether to return the weights of the encoder, too.
+                A sliding window is then a mask, not blocks, and takes memory
+                of S². Defaults to False.
 
         Returns:
             A dictionary of `heads`, the keys and values `(B, G, S, ·)` for
             each layer of the decoder, and `attention_bias` `(B, 1, 1, S)`,
-            added to the scores of source positions.
+            added to the scores of source positions. With the weights also
+            `encoder_attention`, float32 `(B, H, S, S)` for each layer of the
+            encoder. Rows of padding have weights, too.
 
         Raises:
             ValueError: if the source has another rank.
@@ -87,7 +96,10 @@ class InferenceModel:
         attention_bias = attention_bias[:, None, None]
         blocks, own_bias = None, attention_bias
         window = self.config.sliding_window
-        if window is not None:
+        if window is not None and with_attention:
+            near = window_mask(length, length, window)[:, None]
+            own_bias += tf.where(near, 0.0, MASKED_SCORE)  # [B, 1, S, S]
+        elif window is not None:
             blocks, own_bias = window_blocks(
                 window, length, [source_mask[:, None]]
             )
@@ -95,22 +107,27 @@ class InferenceModel:
         positions = tf.range(length)
         x = embed(source, embedding, positions, self.config)  # [B·S, D]
         rotation = self._rotation(positions)
+        attention = []
         for layer in self.weights["encoder"]:
             h = self._norm_first(x, layer["self_norm"])
             queries, keys, values = self._self_heads(h, layer, batch, rotation)
-            h, _ = self._attend(queries, keys, values, own_bias, blocks)
+            h, weights = self._attend(queries, keys, values, own_bias, blocks)
+            attention.append(weights)
             h = linear(h, layer["self_output"], self.config.d_model)
             x = self._add_and_norm(x, h, layer["self_norm"])
             x = self._feed_forward(x, layer)
         if self.config.norm_first:
             x = self._norm(x, self.weights["encoder_norm"])
-        return {
+        memory = {
             "heads": [
                 self._memory_heads(x, layer, batch)
                 for layer in self._layers_with_memory()
             ],
             "attention_bias": attention_bias,
         }
+        if with_attention:
+            memory["encoder_attention"] = attention
+        return memory
 
     def search(
         self,

@@ -145,10 +145,13 @@ class ShortlistedModel(InferenceModel):
         self.common = weights["shortlist"]["common"]
 
     def encode(
-        self, source: tf.Tensor, source_mask: tf.Tensor | None = None
+        self,
+        source: tf.Tensor,
+        source_mask: tf.Tensor | None = None,
+        with_attention: bool = False,
     ) -> dict[str, Any]:
         """Encodes source ids `(B, S)` and looks up their lists."""
-        memory = super().encode(source, source_mask)
+        memory = super().encode(source, source_mask, with_attention)
         lists = self.lists(source)  # [B, L]
         projection = self.weights["projection"]
         kernel = tf.gather(projection["kernel"], lists, axis=1)  # [D, B, L]

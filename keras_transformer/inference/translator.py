@@ -230,7 +230,7 @@ class Translator:
         }
 
     def explain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the best translations and the attention of the decoder.
+        """Returns the best translations and their attention.
 
         Args:
             text: strings `(B,)`.
@@ -241,8 +241,10 @@ class Translator:
             and `target_pieces` `(B, T)`, strings that are empty at padding;
             and `attention`, float32 `(B, N, H, T, S)`, for each of N layers
             and H heads the weights of each target piece on the source pieces,
-            which add up to 1. For a blank string the pieces are empty and the
-            weights 0.
+            which add up to 1; and `encoder_attention`, float32
+            `(B, N, H, S, S)`, the same for the N layers of the encoder, whose
+            queries are the source pieces. Its rows and columns of padding are
+            0. For a blank string the pieces are empty and all weights 0.
         """
         text, capitals = self._recased(as_strings(text))
         source, truncated = self._source(text)
@@ -330,16 +332,22 @@ class Translator:
                 have more rows, which are left out.
 
         Returns:
-            A dictionary of `translation`, `source_pieces`, `target_pieces` and
-            `attention`, see `explain`.
+            A dictionary of `translation`, `source_pieces`, `target_pieces`,
+            `attention` and `encoder_attention`, see `explain`.
         """
         count = tf.size(blank)
         lengths = tf.math.count_nonzero(target[:count], axis=1, dtype=tf.int32)
         longest = tf.reduce_max(tf.where(blank, 1, lengths))
         target = target[:, : tf.maximum(longest, 1)]
         model = self.inference_model()
-        _, attention = model.read(target, model.encode(source))
-        attention = tf.stack(attention, axis=1)[:count]
+        memory = model.encode(source, with_attention=True)
+        _, attention = model.read(target, memory)
+
+        is_padding = tf.equal(source[:count], PAD) | blank[:, None]
+
+        def stacked(attention, is_hidden):
+            weights = tf.stack(attention, axis=1)[:count]  # [n, N, H, ·, S]
+            return tf.where(is_hidden[:, None, None, :, None], 0.0, weights)
 
         def pieces(tokenizer, ids):
             names = tokenizer.pieces(range(tokenizer.vocab_size))
@@ -352,8 +360,9 @@ class Translator:
             "translation": tf.where(blank, "", translation),
             "source_pieces": pieces(self.source_tokenizer, source),
             "target_pieces": pieces(self.target_tokenizer, target),
-            "attention": tf.where(
-                blank[:, None, None, None, None], 0.0, attention
+            "attention": stacked(attention, blank[:, None]),
+            "encoder_attention": stacked(
+                memory["encoder_attention"], is_padding
             ),
         }
 

@@ -15,6 +15,7 @@ from keras_transformer.cli.options import refuse
 # `translate --runner` has no place for these.
 STREAM_OPTIONS = {
     "alpha",
+    "attention",
     "batch_size",
     "beam_size",
     "document",

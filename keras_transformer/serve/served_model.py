@@ -216,8 +216,9 @@ class ServedModel:
         """Returns how many elements an answer may have, before it is computed.
 
         The first axis of an output is rows, and each other axis of unknown
-        size is as long as a source or a translation. A source has about as
-        many pieces as bytes at most.
+        size is as long as a source or a translation; both of the encoder's
+        attention are as long as a source. A source has about as many pieces as
+        bytes at most.
         """
         rows = sum(item.rows for item in items)
         longest = max(item.length for item in items) + 1
@@ -225,8 +226,9 @@ class ServedModel:
         extra = self.metadata["search"]["extra_length"]
         target = min(source + extra, self.metadata["max_length"])
         total = 0
-        for output in self.signatures[signature_name].outputs.values():
-            unknown = iter((target, source))
+        for name, output in self.signatures[signature_name].outputs.items():
+            height = source if name == "encoder_attention" else target
+            unknown = iter((height, source))
             sizes = [dim.size for dim in output.tensor_shape.dim[1:]]
             sizes = [next(unknown, 1) if n < 0 else n for n in sizes]
             total += math.prod(sizes, start=rows)

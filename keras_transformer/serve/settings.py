@@ -41,9 +41,9 @@ class ServeSettings:
             10,000.
         max_request_text: maximum length of the texts of a request, in bytes.
             Defaults to 4,000,000.
-        max_answer_elements: maximum number of elements of an answer, which for
-            the attention of `explain` are layers × heads × pieces of the
-            translation × pieces of the text. Defaults to 30,000,000.
+        max_answer_elements: maximum number of elements of an answer. The
+            attention of `explain` has layers × heads × pieces of the text ×
+            pieces of the translation and of the text. Defaults to 30,000,000.
         max_body: maximum length of the body of a request, in bytes. Defaults
             to 16,000,000.
         max_connections: maximum number of connections by HTTP, and by gRPC.

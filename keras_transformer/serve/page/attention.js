@@ -1,4 +1,5 @@
-// Draws which source words each word of a translation looked at.
+// Draws which source words each word of a translation, or of the source, looked
+// at.
 
 import { element, rove, setTabStop } from "./elements.js";
 import { groupPieces, groupWeights, mean } from "./pieces.js";
@@ -7,9 +8,26 @@ const SVG = "http://www.w3.org/2000/svg";
 const WEAKEST = 0.03; // smaller weights are not drawn
 const NAMED = 4; // words in a caption
 const OTHER = { source: "target", target: "source" };
+const TEXTS = {
+  decoder: {
+    about: "What each word of the translation looked at",
+    source: "Words of the source",
+    target: "Words of the translation",
+    table: "Rows: the translation. Columns: the source.",
+  },
+  encoder: {
+    about: "What each word of the source looked at, in the source itself",
+    source: "Source words that are looked at",
+    target: "Source words that look",
+    table: "Rows: source words that look. Columns: those looked at.",
+  },
+};
 
 /**
  * Shows the attention of one sentence as lines and as a heat map.
+ *
+ * The side `target` looks, and the side `source` is looked at. In the view of
+ * the encoder, both have the words of the source.
  *
  * `onGroups` is called when the words change, and `onHighlight(side, index,
  * weights)` when one is pointed at; without arguments when none is.
@@ -19,15 +37,17 @@ export class AttentionView {
     for (const id of ["lines", "heat", "caption", "layer", "head"]) {
       this[id] = document.getElementById(id);
     }
+    this.kind = document.getElementById("attention-kind");
+    this.about = document.getElementById("attention-about");
     this.byPiece = document.getElementById("by-piece");
     this.onGroups = onGroups;
     this.onHighlight = onHighlight;
     this.languages = {};
     this.pinned = null;
     this.buttons = { source: [], target: [] };
-    this.layer.addEventListener("change", () => this.render());
-    this.head.addEventListener("change", () => this.render());
-    this.byPiece.addEventListener("change", () => this.render());
+    for (const choice of [this.kind, this.layer, this.head, this.byPiece]) {
+      choice.addEventListener("change", () => this.render());
+    }
     for (const input of document.querySelectorAll("input[name=view]")) {
       input.addEventListener("change", () => this.render());
     }
@@ -65,13 +85,20 @@ export class AttentionView {
 
   /** Shows an answer of the signature `explain` for one sentence. */
   show(answer, languages) {
-    const layers = answer.attention.length;
-    const heads = answer.attention[0].length;
     this.languages = languages;
     this.answer = answer;
-    setOptions(this.layer, layers, "Mean of layers");
-    setOptions(this.head, heads, "Mean of heads");
+    const has = Boolean(answer.encoder_attention); // older exports lack it
+    this.kind.querySelector("[value=encoder]").disabled = !has;
+    if (!has) this.kind.value = "decoder";
     this.render();
+  }
+
+  get isEncoder() {
+    return this.kind.value === "encoder";
+  }
+
+  get texts() {
+    return TEXTS[this.kind.value];
   }
 
   get view() {
@@ -80,21 +107,30 @@ export class AttentionView {
 
   matrix() {
     const choose = (list, { value }) => (value ? [list[value - 1]] : list);
-    const layers = choose(this.answer.attention, this.layer);
+    const layers = choose(this.attention, this.layer);
     return mean(layers.flatMap((heads) => choose(heads, this.head)));
   }
 
   render() {
     if (!this.answer) return;
     this.pinned = null;
+    const { answer } = this;
+    this.attention = this.isEncoder
+      ? answer.encoder_attention
+      : answer.attention;
+    setOptions(this.layer, this.attention.length, "Mean of layers");
+    setOptions(this.head, this.attention[0].length, "Mean of heads");
+    this.about.textContent = this.texts.about;
     const pieces = (list) =>
       groupPieces(
         list.filter((piece) => piece),
         this.byPiece.checked,
       );
     this.groups = {
-      source: pieces(this.answer.source_pieces),
-      target: pieces(this.answer.target_pieces),
+      source: pieces(answer.source_pieces),
+      target: pieces(
+        this.isEncoder ? answer.source_pieces : answer.target_pieces,
+      ),
     };
     const { source, target } = this.groups;
     this.weights = groupWeights(this.matrix(), target, source);
@@ -143,10 +179,14 @@ export class AttentionView {
     return button;
   }
 
-  row(side, label) {
+  languageOf(side) {
+    return this.languages[this.isEncoder ? "source" : side];
+  }
+
+  row(side) {
     const row = element("div", { className: "row", role: "group" });
-    row.setAttribute("aria-label", label);
-    row.lang = this.languages[side];
+    row.setAttribute("aria-label", this.texts[side]);
+    row.lang = this.languageOf(side);
     this.buttons[side] = this.groups[side].map((_, i) => this.button(side, i));
     row.append(...this.buttons[side]);
     rove(row, "button");
@@ -159,8 +199,8 @@ export class AttentionView {
     this.svg.setAttribute("aria-hidden", "true");
     this.lines.append(
       this.svg,
-      this.row("source", "Words of the source"),
-      this.row("target", "Words of the translation"),
+      this.row("source"),
+      this.row("target"),
     );
     this.layOut();
   }
@@ -199,7 +239,7 @@ export class AttentionView {
     });
     const caption = element("caption", {
       className: "visually-hidden",
-      textContent: "Rows: the translation. Columns: the source.",
+      textContent: this.texts.table,
     });
     const table = element(
       "table",
@@ -219,7 +259,7 @@ export class AttentionView {
 
   header(side, index, scope) {
     const button = this.button(side, index);
-    return element("th", { scope, lang: this.languages[side] }, button);
+    return element("th", { scope, lang: this.languageOf(side) }, button);
   }
 
   cell(t, s) {
@@ -287,7 +327,16 @@ export class AttentionView {
   }
 
   hint() {
-    return "Point at a word, or move to it with Tab and the arrow keys.";
+    const hint = "Point at a word, or move to it with Tab and the arrow keys.";
+    return this.isEncoder ? `${this.directions()} ${hint}` : hint;
+  }
+
+  /** Says where the words that look are, since both sides have the same. */
+  directions() {
+    if (this.view === "heat") return "The rows look at the columns.";
+    return this.lines.classList.contains("columns")
+      ? "The right column looks at the left one."
+      : "The lower row looks at the upper one.";
   }
 }
 

@@ -56,7 +56,6 @@ function showExplanation(sentence, answer) {
   const why = isTaken
     ? "You took an alternative."
     : "Your settings find another translation.";
-  page.attentionNote.hidden = isShown;
   page.attentionNote.textContent =
     `${why} The attention is that of the model’s own best translation: ` +
     `“${answer.translation}”`;
@@ -68,9 +67,16 @@ function showExplanation(sentence, answer) {
 /** Marks the words in both texts, so that they can be tinted. */
 function showWords({ source, target }) {
   const { sentence, translation } = state.explained;
+  const { isEncoder } = attention;
+  page.attentionNote.hidden = isEncoder || translation !== null;
   if (sentence !== state.parts.sentences[state.focus]) return;
   showMirror(wordNodes(sentence, source, "source"));
   const nodes = page.target.querySelectorAll(".sentence");
+  if (isEncoder) {
+    const node = nodes[state.focus];
+    node.replaceChildren(node.textContent); // without words to tint
+    return;
+  }
   if (translation !== translationOf(state.focus)) return;
   const words = wordNodes(translation, target, "target");
   nodes[state.focus].replaceChildren(...words);
@@ -108,11 +114,15 @@ export function showMirror(words) {
   page.mirror.replaceChildren(value.slice(0, start), node, `${rest}\u200b`);
 }
 
+/** Tints what a word looked at; in the encoder's view, in the source alone. */
 function tintWords(side, index, weights) {
+  const { isEncoder } = attention;
   for (const node of document.querySelectorAll("[data-word]")) {
     const [nodeSide, place] = node.dataset.word.split(" ");
-    const isIt = nodeSide === side && Number(place) === index;
-    const weight = side && nodeSide !== side ? weights[place] : 0;
+    const isOwn = isEncoder || nodeSide === side;
+    const isOther = side && (isEncoder || nodeSide !== side);
+    const isIt = isOwn && Number(place) === index;
+    const weight = isOther ? weights[place] : 0;
     node.classList.toggle("current", isIt);
     node.style.setProperty("--weight", weight.toFixed(3));
   }
