@@ -47,7 +47,7 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
 html_math_renderer = "mathml"  # no script is loaded to typeset formulas
 # The guides are programs, in jupytext's percent format.
-exclude_patterns = ["conf.py", "_extensions"]
+exclude_patterns = ["conf.py", "_extensions", "figures"]
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "force"
 nb_execution_timeout = 300
