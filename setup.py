@@ -137,6 +137,7 @@ setup(
             "myst-nb",
             "jupytext",
             "furo",
+            "latex2mathml",  # formulas without a script from a server
         ],
     },
     entry_points={

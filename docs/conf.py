@@ -5,8 +5,13 @@ import json
 import os
 import pathlib
 import re
+import sys
 
 from docutils import nodes
+from sphinx import addnodes
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "_extensions"))
+from source_code import with_code
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -15,7 +20,10 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "sphinxarg.ext",
+    "formulas",
+    "source_code",
 ]
 html_theme = "furo"
 html_title = "keras_transformer"
@@ -33,10 +41,13 @@ autodoc_default_options = {
     "exclude-members": "from_config, get_config, model_class",
 }
 autodoc_inherit_docstrings = False
+autodoc_typehints = "none"  # types stand in the descriptions of arguments
 napoleon_custom_sections = [("Call arguments", "params_style")]
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"  # no script is loaded to typeset formulas
 # The guides are programs, in jupytext's percent format.
-exclude_patterns = ["conf.py"]
+exclude_patterns = ["conf.py", "_extensions", "figures"]
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "force"
 nb_execution_timeout = 300
@@ -47,14 +58,49 @@ HIDDEN = {"remove-cell", "remove-output"}  # tags of cells without outputs
 
 
 def signature_of_class(app, what, name, obj, options, signature, returns):
-    """Shows what `inspect.signature` shows of a class.
+    """Shows the names and defaults of `inspect.signature` of a class.
 
     autodoc would take the signature of `__new__` of Keras' layers instead:
     `(*args, **kwargs)`.
     """
     if what == "class":
-        signature = str(inspect.signature(obj))
+        plain = [
+            x.replace(annotation=x.empty)
+            for x in inspect.signature(obj).parameters.values()
+        ]
+        signature = str(inspect.Signature(plain))
     return signature, returns
+
+
+def add_summaries(app, doctree):
+    """Adds a table of names and first sentences to each section of the API.
+
+    A formula at the end of an entry moves up, below its first sentence, and
+    replaces the paragraph that spells it out.
+    """
+    if app.env.docname != "api":
+        return
+    for section in list(doctree.findall(nodes.section)):
+        entries = [x for x in section.children if isinstance(x, addnodes.desc)]
+        body = nodes.tbody()
+        for signature, content in entries:
+            formulas = [x for x in content if isinstance(x, nodes.math_block)]
+            for formula in formulas:
+                content.remove(formula)
+                content.insert(1, formula)
+                for text in list(content.findall(nodes.paragraph)):
+                    if re.match(r"\w+\(.*?\) += ", text.astext()):
+                        text.parent.remove(text)
+            name = nodes.literal("", signature["fullname"])
+            link = nodes.reference("", "", name, refid=signature["ids"][0])
+            cells = [nodes.paragraph("", "", link), content[0].deepcopy()]
+            body += nodes.row("", *[nodes.entry("", cell) for cell in cells])
+        if entries:
+            group = nodes.tgroup("", cols=2)
+            group += [nodes.colspec(colwidth=width) for width in (1, 2)]
+            group += body
+            table = nodes.table("", group, classes=["summary"])
+            section.insert(section.index(entries[0]) - 1, table)
 
 
 def add_download_link(app, doctree):
@@ -95,7 +141,9 @@ def write_notebooks(app, exception):
     for path in sorted(executed.glob("*.ipynb")):
         text = path.read_text("utf-8")
         text = re.sub(r"\]\((\w+)\.py\)", r"](\1.ipynb)", text)
-        text = re.sub(r"\]\(\.\./(\w+)\.md\)", r"](../\1.html)", text)
+        text = re.sub(r"\]\(\.\./(\w+)\.md\b", r"](../\1.html", text)
+        files = r"\]\(\.\./\.\./(keras_transformer/[\w/]+)\.py\)"
+        text = re.sub(files, r"](../_modules/\1.html)", text)
         notebook = json.loads(text)
         notebook["metadata"]["kernelspec"] = {
             "name": "python3",
@@ -105,6 +153,9 @@ def write_notebooks(app, exception):
         for cell in notebook["cells"]:
             if "outputs" in cell:
                 cell["outputs"] = shown_outputs(cell)
+            elif cell["cell_type"] == "markdown":
+                source = "".join(cell["source"])
+                cell["source"] = with_code(source)
         path = pathlib.Path(app.outdir, "guides", path.name)
         path.write_text(json.dumps(notebook, indent=1), "utf-8")
 
@@ -112,4 +163,5 @@ def write_notebooks(app, exception):
 def setup(app):
     app.connect("autodoc-process-signature", signature_of_class)
     app.connect("doctree-read", add_download_link)
+    app.connect("doctree-read", add_summaries)
     app.connect("build-finished", write_notebooks)

@@ -58,7 +58,7 @@ class LanguageModel(TextModel):
 
     It is a functional model with named parts: `embedding`, which also projects
     to the logits (section 3.4), and `decoder_layers`, each an `EncoderLayer`
-    under a causal mask. `fit` trains it:
+    under a causal mask. `fit` trains it::
 
         model = LanguageModel(config, tokenizer=tokenizer)
         model.compile("adam", LabelSmoothedCrossEntropy(label_smoothing=0.0))
