@@ -50,7 +50,7 @@ html_math_renderer = "mathml"  # no script is loaded to typeset formulas
 exclude_patterns = ["conf.py", "_extensions", "figures"]
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "force"
-nb_execution_timeout = 300
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_output_stderr = "remove"
 nb_merge_streams = True
@@ -142,6 +142,7 @@ def write_notebooks(app, exception):
         text = path.read_text("utf-8")
         text = re.sub(r"\]\((\w+)\.py\)", r"](\1.ipynb)", text)
         text = re.sub(r"\]\(\.\./(\w+)\.md\b", r"](../\1.html", text)
+        text = text.replace("](../figures/", "](../_images/")
         files = r"\]\(\.\./\.\./(keras_transformer/[\w/]+)\.py\)"
         text = re.sub(files, r"](../_modules/\1.html)", text)
         notebook = json.loads(text)

@@ -26,6 +26,7 @@ PAGES = [
 ]
 # Blocks of commands and their output are marked as one of these, or not at all.
 SHELL = ("", "sh", "console")
+FOLDERS = ("tests", "examples", "examples/parsing", "benchmarks")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -72,7 +73,7 @@ def test_the_readme_has_python_to_run():
 @each_page
 def test_every_file_that_a_page_names_exists(page):
     folders = [ROOT, *(ROOT / "keras_transformer").rglob("")]
-    folders += [ROOT / name for name in ("tests", "examples", "benchmarks")]
+    folders += [ROOT / name for name in FOLDERS]
     for name in set(re.findall(r"`([\w/]+\.(?:py|txt|yaml))`", text_of(page))):
         made = name.startswith(("train.", "validation.", "log."))
         assert made or any((folder / name).is_file() for folder in folders), (
