@@ -316,8 +316,8 @@ SERVED_VALUES = [
     ('"signature_name": "score", "instances": [{"text": "x", "translation": '
      '"y"}]', [{"pieces": int, "score": float, "truncated": False}]),
     ('"signature_name": "explain", "instances": ["x"]',
-     [{**LINE, "attention": list, "source_pieces": list,
-       "target_pieces": list}]),
+     [{**LINE, "attention": list, "encoder_attention": list,
+       "source_pieces": list, "target_pieces": list}]),
 ]  # fmt: skip
 
 
