@@ -26,7 +26,7 @@ PAGES = [
 ]
 # Blocks of commands and their output are marked as one of these, or not at all.
 SHELL = ("", "sh", "console")
-FOLDERS = ("tests", "examples", "examples/parsing", "benchmarks")
+FOLDERS = ("tests", "examples", "benchmarks")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
