@@ -14,7 +14,6 @@ A second start goes on where the first one stopped.
 
 Promise: with a real corpus, 13 trainings in under an hour on two CPU cores;
 without any dropout, a row has the highest perplexity of group D.
-`docs/results.md` has the table of Multi30k.
 """
 
 import argparse

@@ -37,6 +37,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # %%
+import itertools
+
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
@@ -59,6 +61,7 @@ from keras_transformer import (
 )
 from keras_transformer.data import load_pairs, train_tokenizer
 from keras_transformer.ids import PAD, START
+from keras_transformer.inference.piece_words import weights_of_words, words_of
 from keras_transformer.layers import (
     positional_encoding,
     scaled_dot_product_attention,
@@ -137,7 +140,12 @@ assert max(largest["divided by √d_k"]) < 0.5 < largest["as they are"][-1]
 # queries, keys and values $h$ times to narrower ones, attends with each, and
 # projects the results back:
 #
-# $$\operatorname{MultiHead}(Q, K, V) = \operatorname{Concat}(\text{head}_1, \dots, \text{head}_h)\, W^O, \quad \text{head}_i = \operatorname{Attention}(Q W_i^Q, K W_i^K, V W_i^V)$$
+# $$\operatorname{MultiHead}(Q, K, V) = \operatorname{Concat}(\text{head}_1, \dots, \text{head}_h)\, W^O$$
+#
+# $$\text{head}_i = \operatorname{Attention}(Q W_i^Q, K W_i^K, V W_i^V)$$
+#
+# Since a head is only $d_{\text{model}} / h$ wide, all of them together cost as much as
+# a single one of full width.
 #
 # The $h$ projections are computed as one matrix $(d_{\text{model}}, h \cdot d_k)$,
 # whose result is cut into heads:
@@ -228,7 +236,8 @@ np.testing.assert_allclose(np.concatenate(alone, 1), together, atol=1e-5)
 #
 # `_norm_input` does nothing in the paper's post-norm; with `norm_first=True`, which
 # came later, the input of the sub-layer is normalised instead. A decoder layer
-# has attention to the memory between the two. The stacks are loops:
+# has attention to the memory between the two, and hides later tokens from its
+# self-attention. The stacks are loops:
 #
 # ```{code-of} keras_transformer.model.Transformer.encode
 # ```
@@ -259,7 +268,9 @@ np.testing.assert_allclose(logits, x @ matrix.T, atol=1e-4)
 # Attention is a sum over keys, and a sum has no order. So a vector that depends
 # on the position is added to each embedding:
 #
-# $$PE_{(pos, 2i)} = \sin\left(pos / 10000^{2i/d_{\text{model}}}\right), \qquad PE_{(pos, 2i+1)} = \cos\left(pos / 10000^{2i/d_{\text{model}}}\right)$$
+# $$PE_{(pos, 2i)} = \sin\left(pos / 10000^{2i/d_{\text{model}}}\right)$$
+#
+# $$PE_{(pos, 2i+1)} = \cos\left(pos / 10000^{2i/d_{\text{model}}}\right)$$
 #
 # ```{code-of} keras_transformer.layers.embeddings.positional_encoding
 # ```
@@ -322,8 +333,8 @@ np.testing.assert_allclose(hands[k:], hands[:-k] @ turn.T, atol=1e-4)
 #
 # Text becomes tokens by byte-pair encoding: frequent words are one token, rare
 # words several pieces. Both languages share one vocabulary. The paper has 4.5 million
-# sentence pairs and 37,000 tokens. Here a small built-in corpus about dates,
-# times and prices will do:
+# sentence pairs, 37,000 tokens, and batches of about 25,000 source and 25,000
+# target tokens. Here a small built-in corpus about dates, times and prices will do:
 
 # %%
 STEPS = 600
@@ -357,6 +368,11 @@ for name, x in (("target", target), ("labels", labels)):
     print(f"{name}: {' '.join(tokenizer.pieces(x[1, :9]))} …")
 
 # %% [markdown]
+# ## 5.2 Hardware and schedule
+#
+# `base` was trained for 100,000 updates, 12 hours on eight P100 GPUs; `big` for
+# 300,000, three and a half days.
+#
 # ## 5.3 Optimizer
 #
 # Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$, $\epsilon = 10^{-9}$, and a
@@ -413,7 +429,7 @@ assert abs(found - 0.59018970) < 1e-5
 # This is the whole model, with stock Keras. It has the paper's post-norm
 # layers, shared embeddings, smoothing and schedule. There is no dropout, since
 # no sentence comes twice; and the schedule is shorter and lower, as 600
-# updates are few. `base` was trained for 100,000, on 25,000 tokens each.
+# updates are few.
 
 # %%
 config = TransformerConfig(
@@ -433,7 +449,8 @@ model.compile(
 )
 print(f"{model.count_params():,} parameters")
 
-model.fit({"source": source, "target": target}, labels, BATCH, verbose=2)
+inputs = {"source": source, "target": target}
+history = model.fit(inputs, labels, BATCH, verbose=2)
 
 # %% [markdown]
 # ## 6.1 Search
@@ -444,7 +461,8 @@ model.fit({"source": source, "target": target}, labels, BATCH, verbose=2)
 #
 # $$s(Y) = \frac{\log P(Y \mid X)}{lp(Y)}, \qquad lp(Y) = \left(\frac{5 + |Y|}{6}\right)^{\alpha}$$
 #
-# with $\alpha = 0.6$ (Wu et al., 2016). `beam_search` knows no model; it calls a
+# with $\alpha = 0.6$ (Wu et al., 2016), where $|Y|$ counts the end token.
+# `beam_search` knows no model; it calls a
 # step function. The memory's keys and values are computed once, and those of
 # earlier tokens are kept in a cache, so that a step computes one token only.
 
@@ -477,43 +495,61 @@ for sentence, translation in zip(sentences, translate(sentences), strict=True):
     print(f"{sentence}\n    {translation}")
 
 # %% [markdown]
-# The paper averages the last checkpoints, searches so, and scores BLEU with
-# sacreBLEU's ancestor; the command `keras-transformer train` does all of this.
-# [Results](../results.md) has what it reaches, and Table 3 in small.
+# The paper averages the last checkpoints (5 of `base`), writes at most 50 tokens
+# more than the source has, and scores BLEU. The command `keras-transformer train`
+# does all of this; [Results](../results.md) has what it reaches.
+#
+# ## 6.2 and 6.3 Variations, and parsing
+#
+# Table 3 of the paper changes one thing at a time: heads, widths, dropout,
+# positions. `examples/table_3.py` does so in small. For section 6.3, a model of the
+# same kind writes the [parse tree of a sentence](../parsing.md).
 #
 # ## Figures 3 to 5: what the heads look at
 #
-# The paper shows the encoder's self-attention. Here is that of the trained
-# model's last layer. Each word on the left is a query, and a line is as strong
-# as its weight on the word on the right:
+# The paper shows self-attention in the encoder. Here is that of the trained
+# model's last layer. Word pieces are joined to words: weights on the pieces of a
+# word are added up. On the left, as in figure 3, one word and where all heads
+# look from it, a colour for each; then, as in figures 4 and 5, whole heads. A
+# line is as strong as the weight of the right word for the left one.
 
 # %%
-sentence = tokenizer.encode(sentences[1:])
-mask = padding_mask(np.array(sentence))
-x = model.source_embedding(np.array(sentence))
+pieces = tokenizer.encode(sentences[1:])
+mask = padding_mask(np.array(pieces))
+x = model.source_embedding(np.array(pieces))
 for layer in model.encoder_layers:
     x, weights = layer(x, mask=mask, return_attention_scores=True)
-weights = array(weights)[0]  # (h, S, S)
-words = [piece.replace("▁", " ") for piece in tokenizer.pieces(sentence[0])]
+np.testing.assert_allclose(array(weights).sum(-1), 1, atol=1e-5)
+words = words_of(tokenizer.pieces(pieces[0]))
+weights = weights_of_words(array(weights)[0], words, words)  # (h, words, words)
 
-figure, axes = plt.subplots(1, 4, figsize=(9, 5), layout="constrained")
-for head, (axis, matrix) in enumerate(zip(axes, weights, strict=True)):
-    for i, j in np.ndindex(*matrix.shape):
-        color = f"C{head}"
-        axis.plot([0, 1], [-i, -j], color, alpha=float(matrix[i, j]), lw=2)
+
+def draw(axis, title, heads, queries):
+    for head, i in itertools.product(heads, queries):
+        for j, weight in enumerate(weights[head, i]):
+            if weight > 0.1:  # fainter lines would hide the others
+                style = {"color": f"C{head}", "alpha": float(weight), "lw": 3}
+                axis.plot([0, 1], [-i, -j], **style)
     for i, word in enumerate(words):
-        axis.text(-0.05, -i, word, ha="right", va="center", fontsize=8)
-        axis.text(1.05, -i, word, ha="left", va="center", fontsize=8)
-    axis.set_title(f"head {head + 1}", fontsize=9)
-    axis.set_xlim(-1.1, 2.1)
+        bold = "bold" if queries == [i] else "normal"
+        axis.text(-0.1, -i, word.text, ha="right", va="center", weight=bold)
+        axis.text(1.1, -i, word.text, ha="left", va="center")
+    axis.set_title(title)
+    axis.set_xlim(-1.6, 2.6)
     axis.axis("off")
+
+
+figure, axes = plt.subplots(1, 3, figsize=(9, 4.2), layout="constrained")
+half = [word.text for word in words].index("half")
+draw(axes[0], "all heads, from “half”", range(4), [half])
+draw(axes[1], "head 1", [0], range(len(words)))
+draw(axes[2], "head 2", [1], range(len(words)))
 plt.show()
-np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 # %% [markdown]
-# For a sentence of your own, `keras-transformer translate --explain` draws the
-# attention of an exported model, and the page of `keras-transformer serve` shows
-# it under the pointer.
+# For a sentence of your own, `keras-transformer translate MODEL --explain FILE
+# --attention encoder` draws the heads of an exported model, and the page of
+# `keras-transformer serve` shows them under the pointer.
 #
 # ## Exercises
 #
