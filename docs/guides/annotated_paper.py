@@ -27,8 +27,9 @@
 # | $d_{\text{ff}}$ | inner width of the feed-forward network | 2048 | 256 |
 #
 # The code blocks with a file name come from the package itself, without their
-# docstrings. They have a few more lines than the formulas need: decoding with a
-# cache, masks, and options that the paper does not have.
+# docstrings. They have a few more lines than the formulas need: checks of arguments
+# and shapes, decoding with a cache, and options that the paper does not have. The
+# page goes from the inside to the outside: attention first, then layers and stacks.
 
 # %% tags=["remove-cell"]
 import os
@@ -153,6 +154,8 @@ assert max(largest["divided by √d_k"]) < 0.5 < largest["as they are"][-1]
 # ```{code-of} keras_transformer.layers.attention.split_heads
 # ```
 #
+# (`source` is the input of the projection, and only tells the shape.)
+#
 # The formula, written out with the weights of our layer, gives the same:
 
 # %%
@@ -179,6 +182,9 @@ print("the largest difference is", f"{np.abs(output - expected).max():.0e}")
 # | of the decoder to itself | target $(B, T, d_{\text{model}})$ | target | padding, and later tokens |
 # | of the decoder to the encoder | target | encoder's output, the memory | padding of the source |
 #
+# In self-attention all three are the vectors from the layer below. The memory is the
+# output of the last encoder layer, and every decoder layer reads it.
+#
 # Sentences in a batch are padded to one length with id 0, which nobody may
 # attend to. And the decoder must not see the token that it predicts. A blue
 # cell means that the query may attend to the key:
@@ -204,8 +210,8 @@ plt.show()
 # %% [markdown]
 # ## 3.3 The feed-forward network
 #
-# After attention has gathered, each position computes by itself, with the same
-# two matrices everywhere:
+# After attention has gathered, each position computes by itself. All positions of a
+# layer have the same two matrices; each layer has its own:
 #
 # $$\operatorname{FFN}(x) = \max(0, x W_1 + b_1)\, W_2 + b_2 \qquad (2)$$
 #
@@ -245,14 +251,18 @@ np.testing.assert_allclose(np.concatenate(alone, 1), together, atol=1e-5)
 # ```{code-of} keras_transformer.model.Transformer.decoder_output
 # ```
 #
+# Each decoder layer makes its causal mask itself. The last norms,
+# `encoder_norm` and `decoder_norm`, exist with `norm_first=True` only.
+#
 # ## 3.4 Embeddings and softmax
 #
 # Source embedding, target embedding and the projection before the softmax are
 # one matrix $E$ of shape $(V, d_{\text{model}})$. Token $i$ becomes the row
 # $\sqrt{d_{\text{model}}}\, E_i$, and the decoder's output $y$ becomes the
-# probabilities $\operatorname{softmax}(y E^T)$. The rows begin with components of
-# size $1 / \sqrt{d_{\text{model}}}$, so after the factor they are as large as the
-# positions that are added next.
+# probabilities $\operatorname{softmax}(y E^T)$. Before training, the components of
+# $E$ have the size $1 / \sqrt{d_{\text{model}}}$. With the factor, embeddings are as
+# large as the positions that are added next; without it, the first logits are of
+# size 1.
 
 # %%
 embedding = PositionalEmbedding(vocab_size=11, d_model=32, positions=None)
@@ -276,7 +286,7 @@ np.testing.assert_allclose(logits, x @ matrix.T, atol=1e-4)
 # ```
 #
 # Each pair of dimensions is a hand of a clock. The first turns once in 6.3
-# positions, the last in 60,000:
+# positions, the last of these 64 dimensions in 47,000:
 
 # %%
 encoding = array(positional_encoding(np.arange(100), 64))  # (100, 64)
@@ -289,16 +299,20 @@ similarity = encoding @ encoding[50]
 axes[1].plot(similarity / 32)
 axes[1].axvline(50, color="0.6", linestyle=":")
 axes[1].set_xlabel("position")
-axes[1].set_ylabel("dot product with position 50, by 32")
+axes[1].set_ylabel("similarity to position 50")
 axes[1].grid(alpha=0.3)
 plt.show()
 
 # %% [markdown]
-# The right plot shows that near positions are similar. The paper chose these
-# waves because a shift by $k$ positions is the same rotation everywhere, which
-# a head can learn:
+# The right plot, of dot products divided by 32, shows that near positions are
+# similar. Plain numbers 1, 2, 3 would grow without limit and drown the embeddings.
+# The paper chose these waves because a shift by $k$ positions is the same
+# rotation everywhere, which should be easy to learn for a head:
 #
 # $$\begin{pmatrix} \sin \omega (pos + k) \\ \cos \omega (pos + k) \end{pmatrix} = \begin{pmatrix} \cos \omega k & \sin \omega k \\ -\sin \omega k & \cos \omega k \end{pmatrix} \begin{pmatrix} \sin \omega\, pos \\ \cos \omega\, pos \end{pmatrix}$$
+
+# Learned vectors did as well in the paper (table 3, E), but there are none for
+# longer sentences than those in training.
 
 # %%
 k, pair = 7, 3  # the shift, and which two dimensions
@@ -315,7 +329,7 @@ np.testing.assert_allclose(hands[k:], hands[:-k] @ turn.T, atol=1e-4)
 # %% [markdown]
 # ## 4 Why self-attention
 #
-# Table 1 of the paper, for $n$ tokens of width $d$:
+# Table 1 of the paper: how costs grow for $n$ tokens of width $d$:
 #
 # | layer | operations | steps that wait for each other | longest path between two tokens |
 # |---|---|---|---|
@@ -325,15 +339,16 @@ np.testing.assert_allclose(hands[k:], hands[:-k] @ turn.T, atol=1e-4)
 # | self-attention in a window of $r$ | $r \cdot n \cdot d$ | 1 | $n / r$ |
 #
 # All positions are computed at once, and any two tokens are one step apart. A
-# sentence has fewer tokens than a vector has components ($n < d$), so it is also
-# the cheapest. For long texts it is not; then `sliding_window` is the last line of
-# the table ([Compose layers](compose_layers.py)).
+# sentence has fewer tokens than a vector has components ($n < d$), so
+# self-attention also costs less than recurrence and convolution. For long texts it
+# does not. Then a layer with `sliding_window` is what the last line of the table
+# describes ([Compose layers](compose_layers.py)).
 #
 # ## 5.1 Data and batches
 #
 # Text becomes tokens by byte-pair encoding: frequent words are one token, rare
-# words several pieces. Both languages share one vocabulary. The paper has 4.5 million
-# sentence pairs, 37,000 tokens, and batches of about 25,000 source and 25,000
+# words several pieces. Both languages share one vocabulary. For German the paper has 4.5
+# million sentence pairs, 37,000 tokens, and batches of about 25,000 source and 25,000
 # target tokens. Here a small built-in corpus about dates, times and prices will do:
 
 # %%
@@ -349,12 +364,13 @@ print(tokenizer.pieces(tokenizer.encode(english[1:2])[0]))
 # The end token `</s>` is part of every sentence. The decoder's input is the target
 # shifted right: it begins with the start token, and at each position the label is
 # the next token. So one pass trains all positions of a sentence at once
-# ("teacher forcing"), and the causal mask keeps each from seeing its label.
+# ("teacher forcing"), and the causal mask keeps each from seeing its label. For
+# the labels `a b </s>` the input is `<s> a b`. Labels that are padding have no loss.
 
 
 # %%
 def padded(ids, length=30):
-    """Returns ids `(B, length)`, filled up with 0, without longer sentences."""
+    """Returns ids `(B, length)`, filled up with 0; longer sentences are cut."""
     rows = np.full((len(ids), length), PAD, "int32")
     for row, sentence in zip(rows, ids, strict=True):
         row[: len(sentence)] = sentence[:length]
@@ -376,7 +392,7 @@ for name, x in (("target", target), ("labels", labels)):
 # ## 5.3 Optimizer
 #
 # Adam with $\beta_1 = 0.9$, $\beta_2 = 0.98$, $\epsilon = 10^{-9}$, and a
-# learning rate that rises for `warmup_steps` and then falls:
+# learning rate that rises for `warmup_steps`, 4000 in the paper, and then falls:
 #
 # $$lrate = d_{\text{model}}^{-0.5} \cdot \min\left(step^{-0.5},\; step \cdot warmup\_steps^{-1.5}\right) \qquad (3)$$
 #
@@ -403,17 +419,20 @@ plt.show()
 # ## 5.4 Regularization
 #
 # **Dropout** is applied to the output of each sub-layer before it is added
-# (`_add_and_norm` above) and to the sums of embeddings and positions. Nowhere
-# else: not to the attention weights, not inside the feed-forward network.
+# (`_add_and_norm` above) and to the sums of embeddings and positions, with rate 0.1
+# in `base`. The layers above can also drop attention weights and inside the
+# feed-forward network; the paper does not, so these rates are 0.
 #
 # **Label smoothing.** The model is not trained to say that the label has
-# probability 1, but $1 - \epsilon$, with the rest spread over all $V$ tokens:
+# probability 1. A share $\epsilon$ (0.1) of it is spread over all $V$ tokens, the
+# label included:
 #
 # $$L = -\sum_{v} \left((1 - \epsilon)\, \delta_{v, label} + \frac{\epsilon}{V}\right) \log p_v$$
 #
-# Since the target has an entropy, the loss does not go to 0, and the perplexity
-# becomes worse, but BLEU better. For logits (2, 1, 0, −1), label 0 and
-# $\epsilon = 0.1$:
+# The loss is lowest when the model predicts exactly these shares. It is then their
+# entropy, 1.01 for $V = 1000$. The perplexity reads the probability of the label
+# alone. It becomes worse, since the model learns to be less sure, but BLEU becomes
+# better. For logits (2, 1, 0, −1), label 0 and $\epsilon = 0.1$:
 
 # %%
 logits = np.array([[[2.0, 1.0, 0.0, -1.0]]], "float32")
@@ -422,6 +441,10 @@ for epsilon in (0.0, 0.1):
     found = float(loss(np.array([[0]]), logits))
     print(f"ε = {epsilon}: {found:.5f}")
 assert abs(found - 0.59018970) < 1e-5
+
+shares = np.full(1000, 0.1 / 1000)
+shares[0] += 0.9
+print(f"lowest for 1,000 tokens: {-(shares * np.log(shares)).sum():.2f}")
 
 # %% [markdown]
 # ## Train it
@@ -457,14 +480,17 @@ history = model.fit(inputs, labels, BATCH, verbose=2)
 #
 # A translation is written token by token. Greedy search takes the most probable
 # token each time; beam search keeps the $K$ most probable beginnings (the paper:
-# 4). Longer sentences have lower probabilities, so hypotheses are compared by
+# 4). A hypothesis ends with `</s>`. Each further token multiplies its probability by
+# less than 1, so hypotheses of different lengths are compared by
 #
 # $$s(Y) = \frac{\log P(Y \mid X)}{lp(Y)}, \qquad lp(Y) = \left(\frac{5 + |Y|}{6}\right)^{\alpha}$$
 #
 # with $\alpha = 0.6$ (Wu et al., 2016), where $|Y|$ counts the end token.
 # `beam_search` knows no model; it calls a
-# step function. The memory's keys and values are computed once, and those of
-# earlier tokens are kept in a cache, so that a step computes one token only.
+# step function. The memory's keys and values are computed once (`project_memory`).
+# Earlier tokens never see later ones, so their keys and values do not change, and a
+# cache keeps them: a step computes one token only. Padding and the start token
+# are never written.
 
 
 # %%
@@ -501,8 +527,8 @@ for sentence, translation in zip(sentences, translate(sentences), strict=True):
 #
 # ## 6.2 and 6.3 Variations, and parsing
 #
-# Table 3 of the paper changes one thing at a time: heads, widths, dropout,
-# positions. `examples/table_3.py` does so in small. For section 6.3, a model of the
+# Table 3 of the paper changes parts of the model: heads, widths, depth, dropout,
+# positions. `examples/table_3.py` does some of it in small. For section 6.3, a model of the
 # same kind writes the [parse tree of a sentence](../parsing.md).
 #
 # ## Figures 3 to 5: what the heads look at
