@@ -28,11 +28,11 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 from keras_transformer.training import Recipe, open_run, start_run, train
 from keras_transformer.training.callbacks import read_log
 
-STEPS = 1500
+STEPS = 1700
 RECIPE = Recipe(
     vocab_size=4000,
-    tokens_per_batch=2048,
-    warmup_steps=600,
+    tokens_per_batch=1024,
+    warmup_steps=700,
     validate_every=STEPS,
     average_checkpoints=1,
 )
