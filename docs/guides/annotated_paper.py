@@ -562,6 +562,7 @@ def draw(axis, title, heads, queries):
         axis.text(1.1, -i, word.text, ha="left", va="center")
     axis.set_title(title)
     axis.set_xlim(-1.6, 2.6)
+    axis.set_ylim(-len(words), 1)
     axis.axis("off")
 
 
