@@ -408,23 +408,6 @@ def test_the_words_of_the_source_look_at_one_another(open_page):
     assert page.locator("#target .tint").count() > 5
 
 
-def test_an_export_without_the_attention_of_the_encoder(open_page):
-    """The page shows that of the decoder, and offers no other."""
-    page = open_page()
-
-    def leave_out(route):
-        answer = route.fetch()
-        body = answer.json()
-        body["outputs"].pop("encoder_attention", None)
-        route.fulfill(response=answer, json=body)
-
-    page.route("**/v1/models/**", leave_out)
-    page.fill("#source", SENTENCE)
-    expect(page.locator("#lines .word").first).to_be_visible()
-    encoder = page.locator("#attention-kind option[value=encoder]")
-    expect(encoder).to_be_disabled()
-
-
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (0, None), (1, 0)])
 def test_weights_are_those_of_the_server(open_page, api, layer, head, kind):

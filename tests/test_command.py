@@ -660,28 +660,6 @@ def test_options_that_do_not_apply_are_refused(capsys, arguments, message):
     assert re.search(message, captured.err)
 
 
-def test_an_export_without_the_attention_of_the_encoder_is_named(
-    exported, tmp_path, capsys, monkeypatch
-):
-    def explain_as_before(model, line):
-        found = explain(model, line)
-        del found["encoder_attention"]
-        return found
-
-    explain = saved_translator.SavedTranslator.explain
-    monkeypatch.setattr(
-        saved_translator.SavedTranslator, "explain", explain_as_before
-    )
-    stdin = types.SimpleNamespace(buffer=io.BytesIO(b"room 7\n"))
-    monkeypatch.setattr(sys, "stdin", stdin)
-    picture = tmp_path / "x.png"
-    options = f"--explain={picture}", "--attention=encoder"
-    status, captured = run_command(capsys, "translate", exported, *options)
-    assert status == 1
-    assert re.search("attention of the encoder.* again", captured.err)
-    assert not picture.exists()
-
-
 def test_what_is_cut_is_counted(exported, tmp_path, capsys, monkeypatch):
     text = "room 7\n" + "word " * 900 + "\n\n" + "next " * 900 + "\n"
     for side in ("source", "reference"):

@@ -193,14 +193,8 @@ def _draw_attention(model, path, attention):
     source, target = found["source_pieces"], found["target_pieces"]
     if attention == "decoder":
         plot_attention(source, target, found["attention"], path)
-    elif "encoder_attention" in found:
-        plot_attention(source, None, found["encoder_attention"], path)
     else:
-        raise ValueError(
-            "The export must have the attention of the encoder. Received: "
-            f"{model.path}, which was made before exports had it. Export the "
-            "run again."
-        )
+        plot_attention(source, None, found["encoder_attention"], path)
     write_line(found["translation"])
 
 

@@ -77,8 +77,7 @@ class SavedTranslator:
             A dictionary of `translation`, a string; `score`, a number;
             `source_pieces` and `target_pieces`, lists of S and T word pieces;
             `attention`, `(N, H, T, S)`; and `encoder_attention`,
-            `(N, H, S, S)`, see `Translator.explain`. Older exports lack
-            `encoder_attention`.
+            `(N, H, S, S)`, see `Translator.explain`.
 
         Raises:
             ValueError: if there is no single string.
@@ -96,17 +95,15 @@ class SavedTranslator:
             for side in ("source_pieces", "target_pieces")
         )
         rows, columns = len(target), len(source)
-        explained = {
+        weights = found["encoder_attention"]
+        return {
             "translation": found["translation"].decode(),
             "score": float(found["score"]),
             "source_pieces": source,
             "target_pieces": target,
             "attention": found["attention"][:, :, :rows, :columns],
+            "encoder_attention": weights[:, :, :columns, :columns],
         }
-        if "encoder_attention" in found:
-            weights = found["encoder_attention"]
-            explained["encoder_attention"] = weights[:, :, :columns, :columns]
-        return explained
 
     def searched_with(
         self, beam_size: int | None = None, alpha: float | None = None

@@ -87,9 +87,6 @@ export class AttentionView {
   show(answer, languages) {
     this.languages = languages;
     this.answer = answer;
-    const has = Boolean(answer.encoder_attention); // older exports lack it
-    this.kind.querySelector("[value=encoder]").disabled = !has;
-    if (!has) this.kind.value = "decoder";
     this.render();
   }
 
