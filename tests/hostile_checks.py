@@ -267,7 +267,7 @@ def test_bad_and_large_requests_leave_memory_as_it_was(
             draw = random.Random(kind.__name__)
             # The heap grows to the largest requests that meet, by chance. A
             # leak grows in each round.
-            while len(found) < 2 or _grew(found) and len(found) < ROUNDS:
+            while len(found) < 2 or (_grew(found) and len(found) < ROUNDS):
                 bodies = [kind(draw) for _ in range(REQUESTS // 2)]
                 with Watch(server) as watch:
                     statuses = [*pool.map(ask, bodies)]

@@ -226,6 +226,13 @@ def _add_export(line):
         help="draft N pieces at a step of greedy search, and check them at "
         "once, which is faster; trains a draft head first (default: none)",
     )
+    sub.add_argument(
+        "--ensemble",
+        nargs="+",
+        metavar="RUN",
+        help="other runs of the same vocabularies: the export translates with "
+        "the mean of all models' probabilities (default: none)",
+    )
     add_options(sub, SearchSettings, "the run's")
 
 

@@ -113,7 +113,7 @@ def export(given: dict[str, Any]) -> None:
     function = load(export_formats()[name])
     parameters = inspect.signature(function).parameters
     search = settings_of(SearchSettings, given)
-    names = {"dtype", "shortlist", "draft_tokens"}
+    names = {"dtype", "shortlist", "draft_tokens", "ensemble"}
     # A format takes the options that its function has as parameters.
     refused = names - parameters.keys()
     if "settings" not in parameters:
@@ -123,6 +123,8 @@ def export(given: dict[str, Any]) -> None:
     run = open_run(given["folder"])
     if "corpus" in given:
         run = with_moved_paths(run, given)
+    if "ensemble" in options:
+        options["ensemble"] = [open_run(x) for x in options["ensemble"]]
     if "settings" in parameters:
         options["settings"] = dataclasses.replace(run.search, **search)
     if "dtype" in parameters:

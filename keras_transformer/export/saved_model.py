@@ -28,6 +28,7 @@ import json
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
@@ -44,6 +45,7 @@ from keras_transformer.export.files import (
 )
 from keras_transformer.inference.blockwise import BlockwiseDecoding
 from keras_transformer.inference.decoding import Decoding
+from keras_transformer.inference.ensemble import EnsembleDecoding
 from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
@@ -67,6 +69,7 @@ def export(
     dtype: str = "auto",
     shortlist: int | None = None,
     draft_tokens: int | None = None,
+    ensemble: Sequence[Run] = (),
 ) -> pathlib.Path:
     """Exports a run's chosen weights to `NAME/VERSION`.
 
@@ -99,17 +102,21 @@ def export(
             draft head is trained first, which can take as long as some
             thousand steps of training, see `train_draft_head`. Defaults to
             `None`: no drafts.
+        ensemble: other runs of the same vocabularies. The export translates
+            with the mean of all models' probabilities, see
+            `EnsembleDecoding`. Defaults to none.
 
     Returns:
         The path of the new folder.
 
     Raises:
         ValueError: if the path exists or is not of the form `NAME/VERSION`, if
-            the dtype is another one, if the run has no intact checkpoint, if a
+            the dtype is another one, if a run has no intact checkpoint, if a
             shortlist or a draft head is to be trained and there are no training
-            pairs, if there are draft tokens and the search is not greedy or has
-            a shortlist, or if the graph has an operation that servers do not
-            know.
+            pairs, if there are draft tokens and the search is not greedy, if
+            two of shortlist, draft tokens and ensemble are given, if the runs
+            of an ensemble have other vocabularies, or if the graph has an
+            operation that servers do not know.
     """
     remedy = (
         "Open the folder of a run by `open_run`, or make one of a model by "
@@ -133,7 +140,7 @@ def export(
         )
     dtype = hardware.resolve_dtype(dtype)
     settings = settings or run.search
-    decoding = _decoding(run, settings, shortlist, draft_tokens)
+    decoding = _decoding(run, settings, shortlist, draft_tokens, ensemble)
     model = load_model(run)
     translator = Translator(
         model, run.source_tokenizer, run.target_tokenizer, settings, decoding
@@ -144,10 +151,11 @@ def export(
         metadata = {
             "format": FORMAT,
             "keras_transformer": keras_transformer.__version__,
-            "signature": description(run),
+            "signature": description(run, 1 + len(ensemble)),
             "source": run.recipe.source,
             "target": run.recipe.target,
             "weights": digest(model),
+            "ensemble": [digest(x) for x in getattr(decoding, "others", ())],
             "dtype": dtype,
             "search": dataclasses.asdict(settings),
             "shortlist": shortlist,
@@ -164,7 +172,7 @@ def export(
             metadata,
             _some_text(run.source_tokenizer),
         )
-        write_model_card(run, aside / MODEL_CARD)
+        write_model_card(run, aside / MODEL_CARD, 1 + len(ensemble))
         write_sums(aside)
     return path
 
@@ -194,11 +202,11 @@ def checked_name(path: pathlib.Path) -> str:
     return name
 
 
-def _decoding(run, settings, shortlist, draft_tokens):
+def _decoding(run, settings, shortlist, draft_tokens, ensemble):
     """Returns the `Decoding` of an export, whose parts are trained if needed.
 
     Args:
-        run, settings, shortlist, draft_tokens: as for `export`.
+        run, settings, shortlist, draft_tokens, ensemble: as for `export`.
     """
     if draft_tokens is not None and settings.beam_size != 1:
         raise ValueError(
@@ -206,16 +214,44 @@ def _decoding(run, settings, shortlist, draft_tokens):
             f"{draft_tokens}, beam_size={settings.beam_size}. Choose "
             "beam_size=1, or no draft tokens."
         )
-    if None not in (draft_tokens, shortlist):
+    given = {
+        "shortlist": shortlist,
+        "draft_tokens": draft_tokens,
+        "ensemble": [str(other.folder) for other in ensemble] or None,
+    }
+    given = {name: x for name, x in given.items() if x is not None}
+    if len(given) > 1:
+        found = ", ".join(f"{name}={x}" for name, x in given.items())
         raise ValueError(
-            "Drafts are made from all pieces, not from a shortlist. Received: "
-            f"draft_tokens={draft_tokens}, shortlist={shortlist}. Choose one."
+            "Drafts, shortlists and ensembles do not go together. Received: "
+            f"{found}. Choose one."
         )
     if shortlist is not None:
         return ShortlistDecoding(learn_shortlist(run, shortlist))
     if draft_tokens is not None:
         return BlockwiseDecoding(train_draft_head(run, draft_tokens))
+    if ensemble:
+        return ensemble_decoding(run, ensemble)
     return Decoding()
+
+
+def ensemble_decoding(run: Run, others: Sequence[Run]) -> EnsembleDecoding:
+    """Returns how a run translates together with others.
+
+    Raises:
+        ValueError: if another one has another vocabulary.
+    """
+    for other in others:
+        check_argument("ensemble", other, Run, "Open its folder by `open_run`.")
+        for side in ("source_tokenizer", "target_tokenizer"):
+            if getattr(run, side).model != getattr(other, side).model:
+                raise ValueError(
+                    "Runs of an ensemble must have the same vocabularies. "
+                    f"Received: {str(other.folder)!r}, whose {side} differs "
+                    f"from that of {str(run.folder)!r}. Train them on one "
+                    "prepared corpus, or with the same `initial_run`."
+                )
+    return EnsembleDecoding([load_model(other) for other in others])
 
 
 def learn_shortlist(run: Run, size: int) -> Shortlist:
@@ -284,11 +320,12 @@ def write(
     )
 
 
-def description(run: Run) -> str:
+def description(run: Run, models: int = 1) -> str:
     """Returns a line that says what a model is, as sacreBLEU's signatures do
-    for scores."""
+    for scores; of an ensemble, what the first of its models is."""
     config, recipe = run.config, run.recipe
-    fields = {
+    fields = {"ensemble": models} if models > 1 else {}
+    fields |= {
         "layers": _depth(config),
         "d_model": config.d_model,
         "d_ff": config.d_ff,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer.config import TransformerConfig
 from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.model import Transformer
 
@@ -10,9 +11,9 @@ from keras_transformer.model import Transformer
 class Decoding:
     """Decodes by beam search among all target pieces: section 6.1.
 
-    It is the default of a `Translator`. Subclasses such as `BlockwiseDecoding`
-    and `ShortlistDecoding` have a model with another `search`, and the weights
-    that it needs.
+    It is the default of a `Translator`. Subclasses such as `BlockwiseDecoding`,
+    `EnsembleDecoding` and `ShortlistDecoding` have a model with another
+    `search` or `step`, and the weights that it needs.
 
     Example:
 
@@ -31,6 +32,12 @@ class Decoding:
     """
 
     model_class: type[InferenceModel] = InferenceModel
+
+    def make_model(
+        self, config: TransformerConfig, weights: dict[str, Any]
+    ) -> InferenceModel:
+        """Returns the model of a config and of weights for it."""
+        return self.model_class(config, weights)
 
     def own_weights(
         self, model: Transformer, dtype: str, suppressed_ids: Sequence[int]

@@ -51,8 +51,9 @@ class Translator:
         source_tokenizer, target_tokenizer: a `Tokenizer` each, the same one for
             a shared vocabulary.
         settings: settings of the search. Defaults to `SearchSettings()`.
-        decoding: how to search: a `ShortlistDecoding` or `BlockwiseDecoding`.
-            Defaults to `Decoding()`, beam search among all target pieces.
+        decoding: how to search: a `ShortlistDecoding`, `BlockwiseDecoding` or
+            `EnsembleDecoding`. Defaults to `Decoding()`, beam search among all
+            target pieces.
         weights: weights to use instead of those of the model and the decoding.
 
     Raises:
@@ -301,7 +302,7 @@ class Translator:
     def inference_model(self) -> InferenceModel:
         """Returns the model that searches, on the weights."""
         weights = self.weights or self._weights()
-        return self.decoding.model_class(self.model.config, weights)
+        return self.decoding.make_model(self.model.config, weights)
 
     @property
     def max_pieces(self) -> int:

@@ -19,7 +19,7 @@ library_name: keras
 
 # Translation from {source} to {target}
 
-A Transformer of "Attention Is All You Need", made by keras_transformer.
+{kind}, made by keras_transformer.
 
 ## Model
 
@@ -52,7 +52,7 @@ name it in the first lines of this file, as `license: NAME`.
 """
 
 
-def write_model_card(run: Run, path: pathlib.Path) -> None:
+def write_model_card(run: Run, path: pathlib.Path, models: int = 1) -> None:
     """Writes the model card of a run.
 
     An imported model, and a run that began with one, has the card of its
@@ -62,6 +62,8 @@ def write_model_card(run: Run, path: pathlib.Path) -> None:
     Args:
         run: the run.
         path: file to write.
+        models: number of the models of an ensemble, whose first one the run
+            has. Defaults to 1.
 
     Raises:
         ValueError: if the file with the scores of the run is damaged.
@@ -71,8 +73,14 @@ def write_model_card(run: Run, path: pathlib.Path) -> None:
         shutil.copyfile(given, path)
         return
     config = run.config
+    kind = 'A Transformer of "Attention Is All You Need"'
+    if models > 1:
+        kind = (
+            f"An ensemble of {models}, the first of which is described: {kind}"
+        )
     text = CARD.format(
         **{**vars(run.recipe), **config.to_dict()},
+        kind=kind,
         encoder_depth=config.encoder_depth,
         decoder_depth=config.decoder_depth,
         vocabulary=_vocabulary(run),
