@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from keras_transformer.lock import lock
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -147,6 +149,40 @@ def _locked(folder):
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def resumable_folder(
+    folder: str | os.PathLike, record: str, identity: str, purpose: str
+) -> Iterator[pathlib.Path]:
+    """Holds the temporary folder of a long job, with what is done already.
+
+    Used as `with resumable_folder(...) as temporary:`. It is renamed when the
+    job is done. It stays if the process is stopped or the disk is full, so that
+    the same job can go on, and is emptied for another job.
+
+    Args:
+        folder: folder of the result, which does not exist.
+        record: name of a file in it, which holds the identity.
+        identity: says which job it is.
+        purpose: what the folder is locked for, such as "prepare a corpus".
+
+    Raises:
+        ValueError: if another process holds the folder.
+    """
+    folder = pathlib.Path(folder)
+    aside = folder.with_name(f".{folder.name}.preparing")
+    above = make_folder(aside)
+    with lock(aside, purpose):
+        empty_for_other_job(aside / record, identity)
+        try:
+            yield aside
+        except ValueError:  # the same job would fail again
+            remove_folder(aside, above)
+            raise
+        (aside / ".lock").unlink(missing_ok=True)
+        os.rename(aside, folder)
+        sync_folder(folder.parent)
 
 
 def empty_for_other_job(record: pathlib.Path, identity: str) -> None:

@@ -27,7 +27,7 @@ MAY_REACH = {
     "ids": set(),
     "validation": set(),
     "archives": set(),
-    "atomic_files": set(),
+    "atomic_files": {"lock"},
     "hardware": set(),
     "lock": set(),
     "stop_signals": set(),
@@ -65,7 +65,8 @@ FASTER_ON_TENSORFLOW |= {"language_model.py"}  # compiled by the backend
 # A corpus becomes batches on any backend, and TensorFlow or JAX trains a model.
 # These files import them, and others inside functions.
 BACKENDS = {
-    "tensorflow": {"training/tensorflow_trainer", "training/draft_head"},
+    "tensorflow": {"training/tensorflow_trainer", "training/draft_head"}
+    | {"training/run_translators"},
     "jax": {"training/jax_trainer"},
 }
 IN_FUNCTIONS = {

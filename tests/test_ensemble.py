@@ -13,6 +13,7 @@ from keras_transformer.export.saved_translator import SavedTranslator
 from keras_transformer.ids import END, PAD, START
 from keras_transformer.inference import EnsembleDecoding, SearchSettings
 from keras_transformer.training import run_of_model
+from keras_transformer.training.run_translators import decoding_of
 
 TEXTS = ["The meeting is on the 3rd of May.", "", "a", "It costs 7 euros."]
 SURE = 1e-3  # of log-probabilities; choices that are nearer are not compared
@@ -37,7 +38,7 @@ def other(run, tmp_path_factory):
 
 
 def ensemble(run, *others, **settings):
-    decoding = saved_model.ensemble_decoding(run, others)
+    decoding = decoding_of(run, others)
     return translator_of(run, SearchSettings(**settings), decoding)
 
 

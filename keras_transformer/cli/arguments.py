@@ -22,6 +22,7 @@ from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.training.synthetic_pairs import SyntheticPairs
 
 FINE_TUNING = ("initial_run", "lora_rank", "teacher_weight")
 AT_VALIDATIONS = (
@@ -56,6 +57,8 @@ def command_line() -> CommandLine:
     _add_translate(line)
     _add_serve(line)
     _add_evaluate(line)
+    _add_back_translate(line)
+    _add_distill(line)
     for reference in integrated("COMMANDS"):
         load(reference)(line)
     return line
@@ -321,6 +324,59 @@ def _add_evaluate(line):
         metavar="NAME",
         help=f"sacreBLEU's tokenizer: {', '.join(BLEU_TOKENIZERS)} (default: "
         f"{Recipe.bleu_tokenizer})",
+    )
+
+
+def _add_back_translate(line):
+    sub = line.add(
+        "back-translate",
+        "Make pairs of text in the target language, by runs that translate the "
+        "other way.",
+        commands.back_translate,
+        examples=("runs/de-en --files MONOLINGUAL.de --out corpora/back",),
+    )
+    _add_making(sub)
+    add_options(sub, SyntheticPairs)
+
+
+def _add_distill(line):
+    sub = line.add(
+        "distill",
+        "Make pairs of text in the source language, for a student of runs.",
+        commands.distill,
+        examples=("runs/A runs/B --files corpus/train.en --out corpora/made",),
+    )
+    _add_making(sub)
+    sub.add_argument(
+        "--references",
+        nargs="+",
+        metavar="FILE",
+        help="translations of the files: take of each beam the translation "
+        "nearest to the reference (default: the most probable one)",
+    )
+    names = [field.name for field in options_of(SyntheticPairs)]
+    add_options(sub, SyntheticPairs, names={*names} - {"tag"})
+
+
+def _add_making(sub):
+    sub.add_argument(
+        "folders",
+        metavar="RUN",
+        nargs="+",
+        help="folder of a run; several translate as one ensemble",
+    )
+    sub.add_argument(
+        "--files",
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help="text, one sentence per line, which may be compressed",
+    )
+    sub.add_argument(
+        "--out",
+        required=True,
+        metavar="FOLDER",
+        help="folder of the new corpus, for prepare and train",
     )
 
 

@@ -27,6 +27,7 @@ from keras_transformer.cli.stdio import (
 )
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.training.recipe import Recipe
+from keras_transformer.training.synthetic_pairs import SyntheticPairs
 
 BATCH_SIZE = 64
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
@@ -244,6 +245,45 @@ def evaluate(given: dict[str, Any]) -> None:
         evaluation.remember(model.path, result)
     except OSError as error:
         warnings.warn(f"The result is not stored: {error}", stacklevel=2)
+
+
+def back_translate(given: dict[str, Any]) -> None:
+    """Writes a corpus of translations into the source language."""
+    from keras_transformer.training.back_translation import back_translate
+
+    path = _make_pairs(back_translate, given)
+    tag = given.get("tag", SyntheticPairs.tag)
+    tags = f" --tags {tag}" if tag else ""
+    print(
+        f"Wrote {path}. Next: keras-transformer prepare CORPUS "
+        f"{shlex.quote(str(path))} prepared/NAME{tags}"
+    )
+
+
+def distill(given: dict[str, Any]) -> None:
+    """Writes a corpus of translations into the target language."""
+    from keras_transformer.training.back_translation import distill
+
+    path = _make_pairs(distill, given, references=given.get("references"))
+    print(
+        f"Wrote {path}. Next: keras-transformer prepare CORPUS "
+        f"{shlex.quote(str(path))} prepared/NAME"
+    )
+
+
+def _make_pairs(function, given, **arguments):
+    """Calls one of the functions of `back_translation`."""
+    from keras_transformer.training.run import open_run
+
+    workers = _workers(BATCH_SIZE)
+    return function(
+        [open_run(folder) for folder in given["folders"]],
+        given["files"],
+        given["out"],
+        SyntheticPairs(**settings_of(SyntheticPairs, given)),
+        workers=workers,
+        **arguments,
+    )
 
 
 def _workers(batch_size):

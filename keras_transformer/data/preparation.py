@@ -23,10 +23,7 @@ import sentencepiece
 import keras_transformer
 from keras_transformer.atomic_files import (
     check_is_new,
-    empty_for_other_job,
-    make_folder,
-    remove_folder,
-    sync_folder,
+    resumable_folder,
     write_aside,
 )
 from keras_transformer.data.corpus import (
@@ -62,7 +59,6 @@ from keras_transformer.data.vocabulary import (
     learn_vocabularies,
     vocabulary_sample,
 )
-from keras_transformer.lock import lock
 from keras_transformer.validation import check_argument
 
 Corpus = str | Iterable[Mapping]
@@ -301,20 +297,11 @@ def make_job(
 
 @contextlib.contextmanager
 def temporary_folder(job: Job) -> Iterator[pathlib.Path]:
-    """Holds the folder in which a job is done, with what is done already.
-
-    The folder stays if the process is stopped or the disk is full, so that the
-    same job can go on. It is emptied for another job.
-    """
-    folder = job.folder.with_name(f".{job.folder.name}.preparing")
-    above = make_folder(folder)
-    with lock(folder, "prepare a corpus"):
-        empty_for_other_job(folder / RECORD, job.digest)
-        try:
-            yield folder
-        except ValueError:  # the same job would fail again
-            remove_folder(folder, above)
-            raise
+    """Holds the folder in which a job is done, see `resumable_folder`."""
+    with resumable_folder(
+        job.folder, RECORD, job.digest, "prepare a corpus"
+    ) as folder:
+        yield folder
 
 
 def write_evaluation(job: Job, folder: pathlib.Path) -> dict[str, int]:
@@ -364,7 +351,7 @@ def finish(
     tokenizers: Tokenizers,
     evaluation: dict[str, int],
 ) -> None:
-    """Writes what is still missing, and gives the folder its name.
+    """Writes what is still missing, and removes what is no longer needed.
 
     Args:
         job: the job.
@@ -401,8 +388,6 @@ def finish(
     for path in folder.iterdir():
         if path.name not in complete:
             path.unlink()
-    os.rename(folder, job.folder)
-    sync_folder(job.folder.parent)
 
 
 def _manifest(job, shards, tokenizers, evaluation, texts):

@@ -44,8 +44,6 @@ from keras_transformer.export.files import (
     write_sums,
 )
 from keras_transformer.inference.blockwise import BlockwiseDecoding
-from keras_transformer.inference.decoding import Decoding
-from keras_transformer.inference.ensemble import EnsembleDecoding
 from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
@@ -59,6 +57,7 @@ from keras_transformer.training.run_data import (
     load_training_pairs,
     without_bpe_dropout,
 )
+from keras_transformer.training.run_translators import decoding_of
 from keras_transformer.validation import check_argument, checked_integer
 
 
@@ -230,28 +229,7 @@ def _decoding(run, settings, shortlist, draft_tokens, ensemble):
         return ShortlistDecoding(learn_shortlist(run, shortlist))
     if draft_tokens is not None:
         return BlockwiseDecoding(train_draft_head(run, draft_tokens))
-    if ensemble:
-        return ensemble_decoding(run, ensemble)
-    return Decoding()
-
-
-def ensemble_decoding(run: Run, others: Sequence[Run]) -> EnsembleDecoding:
-    """Returns how a run translates together with others.
-
-    Raises:
-        ValueError: if another one has another vocabulary.
-    """
-    for other in others:
-        check_argument("ensemble", other, Run, "Open its folder by `open_run`.")
-        for side in ("source_tokenizer", "target_tokenizer"):
-            if getattr(run, side).model != getattr(other, side).model:
-                raise ValueError(
-                    "Runs of an ensemble must have the same vocabularies. "
-                    f"Received: {str(other.folder)!r}, whose {side} differs "
-                    f"from that of {str(run.folder)!r}. Train them on one "
-                    "prepared corpus, or with the same `initial_run`."
-                )
-    return EnsembleDecoding([load_model(other) for other in others])
+    return decoding_of(run, ensemble)
 
 
 def learn_shortlist(run: Run, size: int) -> Shortlist:
@@ -324,8 +302,8 @@ def description(run: Run, models: int = 1) -> str:
     """Returns a line that says what a model is, as sacreBLEU's signatures do
     for scores; of an ensemble, what the first of its models is."""
     config, recipe = run.config, run.recipe
-    fields = {"ensemble": models} if models > 1 else {}
-    fields |= {
+    fields = {
+        **({"ensemble": models} if models > 1 else {}),
         "layers": _depth(config),
         "d_model": config.d_model,
         "d_ff": config.d_ff,

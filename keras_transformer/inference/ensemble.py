@@ -15,7 +15,11 @@ from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.model import Transformer
 
-VOCABULARY = ("vocab_size", "source_vocab_size", "source_features")
+VOCABULARY: tuple[str, ...] = (
+    "vocab_size",
+    "source_vocab_size",
+    "source_features",
+)
 
 
 class EnsembleModel(InferenceModel):
@@ -158,7 +162,7 @@ class EnsembleDecoding(Decoding):
         for other in others:
             names = VOCABULARY
             if "learned" in (config.positions, other.positions):
-                names = (*VOCABULARY, "positions", "max_length")
+                names = [*VOCABULARY, "positions", "max_length"]
             for name in names:
                 found = getattr(config, name), getattr(other, name)
                 if found[0] != found[1]:

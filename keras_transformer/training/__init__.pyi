@@ -1,3 +1,5 @@
+from .back_translation import back_translate as back_translate
+from .back_translation import distill as distill
 from .checkpoint_averaging import choose_weights as choose_weights
 from .draft_head import train_draft_head as train_draft_head
 from .loop import TrainingInterrupted as TrainingInterrupted
@@ -8,5 +10,6 @@ from .new_run import start_run as start_run
 from .recipe import Recipe as Recipe
 from .run import Run as Run
 from .run import open_run as open_run
+from .synthetic_pairs import SyntheticPairs as SyntheticPairs
 from .train_run import evaluate as evaluate
 from .train_run import train as train
