@@ -6,7 +6,6 @@ import importlib.util
 import pathlib
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -280,113 +279,85 @@ def test_table_3_trains_each_row_once(corpus, tmp_path, capsys):
 def test_small_corpus_trains_on_both_directions_and_translations(
     tmp_path, recipe, monkeypatch
 ):
-    from keras_transformer.training.run_data import read_pairs
+    from keras_transformer.data import load_pairs, read_lines
+    from keras_transformer.training.run_data import load_training_pairs
 
     example = load("small_corpus")
+    asked = []
+
+    def made(is_backward):
+        def make(run, files, folder, settings, references=()):
+            asked.append((folder.name, len(files), len(references)))
+            folder.mkdir()
+            lines = [line for path in files for line in read_lines(path)]
+            sides = lines, [f"({line})" for line in lines]
+            languages = (settings.source, settings.target)[
+                :: 1 - 2 * is_backward
+            ]
+            for language, side in zip(languages, sides, strict=True):
+                path = folder / f"train-000000.{language}"
+                path.write_text("".join(line + "\n" for line in side))
+
+        return make
+
+    def learned(run):
+        pairs = load_training_pairs(run)
+        pairs = pairs.read(np.arange(len(pairs)), epoch=0)
+        tokenizers = run.source_tokenizer, run.target_tokenizer
+        sides = pairs.source.tolist(), pairs.target.tolist()
+        source, target = (
+            t.decode(ids) for t, ids in zip(tokenizers, sides, strict=True)
+        )
+        return sorted(zip(source, target, strict=True))
+
+    monkeypatch.setattr(example, "distill", made(False))
+    monkeypatch.setattr(example, "back_translate", made(True))
+    more = {
+        language: tmp_path / f"more.{language}" for language in ("en", "de")
+    }
+    for path in more.values():
+        path.write_text("One.\n")
     recipe = dataclasses.replace(recipe, steps=2, validate_every=2)
-    pairs = example.pairs_of(recipe, "train")
-    sources, targets = zip(*pairs, strict=True)
-    shorter = [target.rsplit(" ", 1)[0] for target in targets]
-
-    def translated(run, lines):
-        near = {sources: shorter, targets: sources}[tuple(lines)]
-        return [["far from it", line] for line in near]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(example, "translated", translated)
-        run = example.main(recipe, tmp_path / "a", {"steps": 1}, **SMALL)
-    found = read_pairs(run.recipe, "train")
-    assert found.source == [*sources, *sources, *["far from it"] * len(pairs)]
-    assert found.target == [*targets, *shorter, *targets]
-
+    arguments = {"changes": {"steps": 1}, **SMALL}
+    arguments |= {"source_text": [more["en"]], "target_text": [more["de"]]}
+    final = example.main(recipe, tmp_path / "a", **arguments)
+    text = str(tmp_path / "a" / "text")
+    pairs = load_pairs(text, "train", "en", "de")
+    pairs = set(zip(pairs.source, pairs.target, strict=True))
     both = example.open_run(tmp_path / "a" / "both")
-    found = read_pairs(both.recipe, "train")
-    assert found.source == [*sources, *targets]
-    assert found.target == [*targets, *sources]
-    assert run.recipe.initial_run == str(both.folder)
+    found = learned(both)
+    assert set(found) == pairs | {pair[::-1] for pair in pairs}
+    assert len(found) == 2 * 700
+    made_of_both = {(source, f"({source})") for source, _ in pairs}
+    made_of_both |= {(f"({target})", target) for _, target in pairs}
+    made_of_both |= {("One.", "(One.)"), ("(One.)", "One.")}
+    assert learned(final) == sorted(pairs | made_of_both)  # each once
+    assert final.recipe.initial_run == str(both.folder)
+    forward, backward = ("forward", 1, 1), ("backward", 2, 0)
+    assert asked == [forward, backward, ("forward-text", 1, 0)]
 
     # The student learns every source of a beam and its first translation.
-    def of_new_sources(run, lines):
-        beams = translated(run, lines[: len(pairs)])
-        return beams + [[f"new {line}"] for line in lines[len(pairs) :]]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(example, "translated", of_new_sources)
-        student = example.main(
-            recipe, tmp_path / "a", {"steps": 1}, student=True, **SMALL
-        )
+    del asked[:]
+    student = example.main(recipe, tmp_path / "a", student=True, **arguments)
+    assert asked == [("new", 2, 0), ("taught", 2, 0)]
     depths = student.config.encoder_depth, student.config.decoder_depth
     assert depths == (6, 1)
     assert student.search.beam_size == 1
-    assert student.recipe.initial_run == str(run.folder)
-    found = read_pairs(student.recipe, "train")
-    assert list(zip(found.source, found.target, strict=True)) == [
-        *pairs,
-        *((source, "far from it") for source in sources),
-        ("far from it", "new far from it"),
-        *((source, f"new {source}") for source in sources),
-    ]
-    beams = example.translated(both, sources[:3])
-    assert [len(beam) for beam in beams] == [example.BEAM] * 3
-    monkeypatch.setattr(example, "translate_lines", None)
-    assert example.translated(both, sources[:3]) == beams  # from its file
-    other = dataclasses.replace(recipe, source="de", target="en")
-    with pytest.raises(ValueError, match="of another recipe"):
-        example.trained(both.folder, other, **SMALL)
+    assert student.recipe.initial_run == str(final.folder)
+    taught = [s for s, _ in pairs] + [f"({t})" for _, t in pairs] + ["(One.)"]
+    taught = {(source, f"({source})") for source in taught}
+    assert learned(student) == sorted(pairs | taught)
 
 
-@pytest.mark.programs
-@pytest.mark.usefixtures("unscored")
-def test_distillation_trains_a_student_on_translations_of_its_teacher(
-    tmp_path, recipe, monkeypatch
+def test_small_corpus_puts_each_sentence_on_one_line(
+    recipe, monkeypatch, tmp_path
 ):
-    from keras_transformer.export import SavedTranslator
-    from keras_transformer.training import open_run
-    from keras_transformer.training.run_data import read_pairs
-
-    example = load("distillation")
-    steps = {"steps": 2, "validate_every": 1}
-    recipe = dataclasses.replace(recipe, **steps, test_split=None)
-    steps = example.RECIPE | steps
-    teacher = example.trained(tmp_path / "teacher", recipe, **SMALL)
-    pairs = example.pairs_of(recipe, "train")
-    taught = example.best_translated(teacher, [s for s, _ in pairs])
-    path = example.main(teacher.folder, tmp_path / "a", 2, 1, recipe=steps)
-    student = open_run(tmp_path / "a" / "student")
-    depths = student.config.encoder_depth, student.config.decoder_depth
-    assert depths == (2, 1)
-    assert student.search.beam_size == 1
-    assert student.recipe.teacher_weight > 0
-    found = read_pairs(student.recipe, "train")
-    found = list(zip(found.source, found.target, strict=True))
-    assert found[: len(pairs)] == pairs
-    assert set(found[len(pairs) :]) == set(taught) - set(pairs)
-    # The export searches greedily.
-    assert SavedTranslator(path).metadata["search"]["beam_size"] == 1
-    # A second call finds all done, also by a relative path.
-    written = path.stat().st_mtime_ns
-    monkeypatch.chdir(tmp_path)
-    example.main("teacher", tmp_path / "a", 2, 1, recipe=steps)
-    assert path.stat().st_mtime_ns == written
-
-
-def test_distillation_needs_the_text_of_the_corpus(
-    tmp_path, recipe, monkeypatch
-):
-    example = load("distillation")
-    (tmp_path / "manifest.json").write_text("{}")
-    recipe = dataclasses.replace(recipe, corpus=str(tmp_path))
-    teacher = types.SimpleNamespace(recipe=recipe)
-    monkeypatch.setattr(example, "open_run", lambda folder: teacher)
-    with pytest.raises(ValueError, match="prepared ones have none"):
-        example.main(tmp_path, tmp_path / "student")
-    assert not (tmp_path / "student").exists()
-
-
-def test_small_corpus_puts_each_sentence_on_one_line(recipe, monkeypatch):
     from keras_transformer.data.corpus import SentencePairs
 
     example = load("small_corpus")
     broken = SentencePairs(["one\ntwo"], ["eins\r\nzwei"])
     monkeypatch.setattr(example, "load_pairs", lambda *_: broken)
-    assert example.pairs_of(recipe, "train") == [("one two", "eins zwei")]
+    text, both = example.write_text(recipe, tmp_path)
+    assert (text / "train.en").read_text() == "one two\n"
+    assert (both / "train.de").read_text() == "eins zwei\none two\n"
+    assert (both / "validation.de").read_text() == "eins zwei\n"

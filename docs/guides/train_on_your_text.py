@@ -244,10 +244,34 @@ assert len(translations) == len(lines)
 # `--lora-rank 8` trains only a small addition to each matrix (LoRA), with as many
 # layers: checkpoints and the optimizer's memory become much smaller.
 #
-# A model of few layers can learn from one of many. With `--teacher-weight 0.5`, half
-# of each target is the distribution that the initial run predicts, and half is the
-# label. `examples/distillation.py` does this, on the initial run's translations of
-# the training sources.
+# ## More data, and smaller models
+#
+# Text in one language helps, too. A run that translates the other way makes sources
+# for it; the tag that these begin with tells the model so:
+#
+# ```
+# keras-transformer back-translate runs/de-en --files more.de --out corpora/back
+# keras-transformer prepare corpus corpora/back prepared/more --tags bt
+# ```
+#
+# A model of few layers learns from one of many, or from several: from their
+# translations, which greedy search finds more easily than those of people, and with
+# `--teacher-weight 0.5` half of each target is the distribution that the initial run
+# predicts.
+#
+# ```
+# keras-transformer distill runs/teacher --files corpus/train.en --out corpora/taught
+# keras-transformer prepare corpus corpora/taught prepared/student \
+#     --vocabulary-of runs/teacher --drop-duplicates
+# keras-transformer train --corpus prepared/student --initial-run runs/teacher \
+#     --teacher-weight 0.5 --num-encoder-layers 6 --num-decoder-layers 1 \
+#     --learning-rate-scale 1.5 --warmup-steps 2000 --out runs/student
+# keras-transformer export runs/student saved_models/student/1 --beam-size 1
+# ```
+#
+# `examples/small_corpus.py` puts such steps together. Runs of other seeds and one
+# vocabulary translate better together: `export runs/A saved_models/both/1 --ensemble
+# runs/B` averages their probabilities.
 #
 # Next: [stop and resume a run](stop_and_resume.py),
 # [train on several devices](several_devices.py), or
