@@ -503,22 +503,23 @@ FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 
 
 @pytest.mark.parametrize(
-    ("dtype", "before", "after"),
+    ("dtype", "freeze", "before", "after"),
     [
-        ("bfloat16", {}, "1"),
-        ("bfloat16", {FROZEN_WEIGHTS: "0"}, "0"),
-        ("float32", {}, None),
+        ("bfloat16", True, {}, "1"),
+        ("bfloat16", True, {FROZEN_WEIGHTS: "0"}, "0"),
+        ("bfloat16", False, {}, None),
+        ("float32", True, {}, None),
     ],
 )
 def test_only_bfloat16_exports_get_frozen_weights(
-    monkeypatch, dtype, before, after
+    monkeypatch, dtype, freeze, before, after
 ):
     monkeypatch.setattr(commands.os, "environ", before)
     loaded = types.SimpleNamespace(metadata={"dtype": dtype})
     monkeypatch.setattr(
         saved_translator, "SavedTranslator", lambda path: loaded
     )
-    assert commands._exported("folder") is loaded
+    assert commands._exported("folder", freeze) is loaded
     assert before.get(FROZEN_WEIGHTS) == after
 
 
@@ -603,7 +604,7 @@ def test_sigterm_removes_what_is_half_written(tmp_path):
         from keras_transformer.cli import commands, main
 
         def write(given):
-            with folder_aside(given["path"]) as aside:
+            with folder_aside(given["paths"][0]) as aside:
                 (aside / "half").write_text("")
                 print("begun", flush=True)
                 time.sleep(100)

@@ -211,6 +211,7 @@ def evaluate(given: dict[str, Any]) -> None:
     paths = [newest_version(path) for path in given["paths"]]
     dtypes = {check_export(path)["dtype"] for path in paths}
     workers = _workers(given.get("batch_size", BATCH_SIZE))
+    search = settings_of(SearchSettings, given)
     confidence = "confidence" in given
     rows: list[list[dict]] = []
     baselines: list[list[str]] = []  # each set, translated by the first model
@@ -219,22 +220,22 @@ def evaluate(given: dict[str, Any]) -> None:
         rows.append([])
         for i, (sources, references, names) in enumerate(test_sets):
             hypotheses, cut = _translations(model, given, sources, workers)
-            systems = [*baselines[i : i + 1], hypotheses]
-            arguments = references, tokenizer
+            if confidence:
+                systems = [*baselines[i : i + 1], hypotheses]
+                *_, scores = evaluation.compare(systems, references, tokenizer)
+            else:
+                scores = evaluation.score(
+                    hypotheses, references, tokenizer, ter=True
+                )
             result = {
-                **(
-                    evaluation.compare(systems, *arguments)[-1]
-                    if confidence
-                    else evaluation.score(hypotheses, *arguments, ter=True)
-                ),
+                **scores,
                 **cut,
                 **names,
                 "export": str(path),
                 "model": model.metadata["signature"],
-                "search": model.metadata["search"]
-                | settings_of(SearchSettings, given),
+                "search": model.metadata["search"] | search,
             }
-            if len(rows) == 1:
+            if path is paths[0]:
                 baselines.append(hypotheses)
             elif confidence:
                 result["baseline"] = str(paths[0])

@@ -10,12 +10,8 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 def score_table(rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     """Returns a table with a row for each model, and their mean.
 
-    The last row has the mean and the sample standard deviation over the
-    models, such as runs of several seeds, if there is more than one.
-
-    Args:
-        rows: the results of each model, one for each test set, as `evaluate`
-            prints them.
+    The rows are the results of each model, one for each test set. The standard
+    deviation over the models, such as runs of several seeds, is the sample's.
     """
     several = len(rows) > 1
     names = [row[0]["export"] for row in rows]

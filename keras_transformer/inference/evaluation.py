@@ -91,7 +91,7 @@ def compare(
     for hypotheses in systems:
         _check_pairs(hypotheses, references)
     if not systems:
-        raise ValueError("`compare` needs a system. Received: systems=[]")
+        raise ValueError("Give at least one system. Received: systems=[]")
     from sacrebleu.significance import PairedTest
 
     named = [(str(i), system) for i, system in enumerate(systems)]
