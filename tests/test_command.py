@@ -524,6 +524,39 @@ def test_only_bfloat16_exports_get_frozen_weights(
 
 
 @pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        (["bfloat16", "bfloat16"], True),
+        (["bfloat16", "float32"], False),
+        (["float32", "bfloat16"], False),
+    ],
+)
+def test_evaluate_freezes_weights_if_all_exports_are_in_bfloat16(
+    corpus, monkeypatch, capsys, dtypes, expected
+):
+    """TensorFlow reads the setting once, and it is wrong for float32."""
+    found = []
+
+    def refuse(path, freeze):
+        found.append(freeze)
+        raise ValueError("Not loaded.")
+
+    monkeypatch.setattr(commands, "_exported", refuse)
+    monkeypatch.setattr(
+        "keras_transformer.export.files.check_export",
+        lambda path: {"dtype": dtypes[int(path.name)]},
+    )
+    files = (
+        f"--source-file={corpus}/test.en",
+        f"--reference-file={corpus}/test.de",
+    )
+    status, captured = run_command(capsys, "evaluate", "0", "1", *files)
+    assert status == 1
+    assert "Not loaded" in captured.err
+    assert found == [expected]
+
+
+@pytest.mark.parametrize(
     ("cores", "gpus", "batch", "workers", "threads"),
     [
         (2, [], 64, 2, "1"),
