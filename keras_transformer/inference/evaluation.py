@@ -64,8 +64,8 @@ def compare(
 
     Example:
 
-    >>> german = ["Guten Morgen.", "Zimmer 7 ist im dritten Stock."]
-    >>> guesses = ["Guten Morgen.", "Zimmer 7 ist im Keller."]
+    >>> german = ["Die Uhr geht nach.", "Zimmer 7 ist im dritten Stock."]
+    >>> guesses = ["Die Uhr geht nach.", "Zimmer 7 ist im Keller."]
     >>> first, second = compare([guesses, german], references=german)
     >>> second["bleu"], second["bleu_mean"], second["bleu_ci"]
     (100.0, 100.0, 0.0)
