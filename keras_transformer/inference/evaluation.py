@@ -33,7 +33,7 @@ def score(
         references: reference translations, detokenised, in the same order.
         tokenize: sacreBLEU's tokenizer of BLEU. Defaults to "13a", for ordinary
             text; "none" is for tokenised text.
-        ter: whether to compute TER too, which takes up to 10 milliseconds a
+        ter: whether to compute TER too, which takes about 10 milliseconds a
             sentence. Defaults to False.
 
     Returns:
