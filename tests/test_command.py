@@ -503,23 +503,57 @@ FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 
 
 @pytest.mark.parametrize(
-    ("dtype", "before", "after"),
+    ("dtype", "freeze", "before", "after"),
     [
-        ("bfloat16", {}, "1"),
-        ("bfloat16", {FROZEN_WEIGHTS: "0"}, "0"),
-        ("float32", {}, None),
+        ("bfloat16", True, {}, "1"),
+        ("bfloat16", True, {FROZEN_WEIGHTS: "0"}, "0"),
+        ("bfloat16", False, {}, None),
+        ("float32", True, {}, None),
     ],
 )
 def test_only_bfloat16_exports_get_frozen_weights(
-    monkeypatch, dtype, before, after
+    monkeypatch, dtype, freeze, before, after
 ):
     monkeypatch.setattr(commands.os, "environ", before)
     loaded = types.SimpleNamespace(metadata={"dtype": dtype})
     monkeypatch.setattr(
         saved_translator, "SavedTranslator", lambda path: loaded
     )
-    assert commands._exported("folder") is loaded
+    assert commands._exported("folder", freeze) is loaded
     assert before.get(FROZEN_WEIGHTS) == after
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        (["bfloat16", "bfloat16"], True),
+        (["bfloat16", "float32"], False),
+        (["float32", "bfloat16"], False),
+    ],
+)
+def test_evaluate_freezes_weights_if_all_exports_are_in_bfloat16(
+    corpus, monkeypatch, capsys, dtypes, expected
+):
+    """TensorFlow reads the setting once, and it is wrong for float32."""
+    found = []
+
+    def refuse(path, freeze):
+        found.append(freeze)
+        raise ValueError("Not loaded.")
+
+    monkeypatch.setattr(commands, "_exported", refuse)
+    monkeypatch.setattr(
+        "keras_transformer.export.files.check_export",
+        lambda path: {"dtype": dtypes[int(path.name)]},
+    )
+    files = (
+        f"--source-file={corpus}/test.en",
+        f"--reference-file={corpus}/test.de",
+    )
+    status, captured = run_command(capsys, "evaluate", "0", "1", *files)
+    assert status == 1
+    assert "Not loaded" in captured.err
+    assert found == [expected]
 
 
 @pytest.mark.parametrize(
@@ -603,7 +637,7 @@ def test_sigterm_removes_what_is_half_written(tmp_path):
         from keras_transformer.cli import commands, main
 
         def write(given):
-            with folder_aside(given["path"]) as aside:
+            with folder_aside(given["paths"][0]) as aside:
                 (aside / "half").write_text("")
                 print("begun", flush=True)
                 time.sleep(100)

@@ -327,7 +327,7 @@ for name in ("attention", "encoder_attention"):
 # pieces: for each source piece the 50 that translate it most often in the
 # training text, and the 100 most frequent target pieces. Scores are a little
 # higher, since the softmax covers these pieces alone. The larger the vocabulary,
-# the more time this saves; compare the BLEU of both exports with `evaluate`. Each
+# the more time this saves; compare both exports with `evaluate --confidence`. Each
 # sentence of a batch holds its own part of the projection: 64 sentences of `base`
 # with 8,000 likely pieces each take a gigabyte or two.
 #

@@ -307,18 +307,34 @@ def _add_serve(line):
 def _add_evaluate(line):
     sub = line.add(
         "evaluate",
-        "Score a SavedModel with sacreBLEU; print one line of JSON, and add it "
-        "to the export's evaluations.jsonl.",
+        "Score SavedModels on test sets with sacreBLEU: BLEU, chrF and TER. "
+        "Print one line of JSON for each model and set, and add it to the "
+        "export's evaluations.jsonl. For several models or sets, a table "
+        "follows on standard error.",
         commands.evaluate,
     )
-    _add_model(sub)
+    # The models come first: after the files they would be taken for files.
+    sub.usage = (
+        "%(prog)s MODEL [MODEL ...] --source-file FILE [FILE ...] "
+        "--reference-file FILE [FILE ...] [options]"
+    )
+    _add_model(sub, several=True)
     for side in ("source", "reference"):
         sub.add_argument(
             f"--{side}-file",
             required=True,
+            nargs="+",
+            action="extend",
             metavar="FILE",
-            help=f"file of {side} sentences, one per line",
+            help=f"files of {side} sentences, one per line; one file for each "
+            "test set",
         )
+    sub.add_argument(
+        "--confidence",
+        action="store_true",
+        help="add 95-percent confidence intervals by bootstrap resampling "
+        "and, for several models, p-values against the first one",
+    )
     sub.add_argument(
         "--tokenize",
         metavar="NAME",
@@ -389,10 +405,11 @@ def _add_run(sub):
     )
 
 
-def _add_model(sub):
+def _add_model(sub, several=False):
     sub.add_argument(
-        "path",
+        "paths" if several else "path",
         metavar="MODEL",
+        nargs="+" if several else None,
         help="folder of a model's versions, such as saved_models/NAME, whose "
         "newest one is taken; or one version",
     )

@@ -18,6 +18,7 @@ from keras_transformer import hardware
 from keras_transformer.cli.command_line import integrated, load
 from keras_transformer.cli.cut_counter import CutCounter
 from keras_transformer.cli.options import refuse, settings_of
+from keras_transformer.cli.score_table import score_table
 from keras_transformer.cli.stdio import (
     Progress,
     chunks_of_lines,
@@ -202,24 +203,87 @@ def _draw_attention(model, path, attention):
 
 
 def evaluate(given: dict[str, Any]) -> None:
-    """Scores a SavedModel and stores the result."""
-    from keras_transformer.data.text_files import read_lines
+    """Scores SavedModels on test sets and stores the results."""
+    from keras_transformer.export.files import check_export, newest_version
     from keras_transformer.inference import evaluation
-    from keras_transformer.inference.lines import translate_lines
 
     tokenizer = given.get("tokenize", Recipe.bleu_tokenizer)
     evaluation.check_tokenizer(tokenizer)
-    sources = read_lines(given["source_file"])
-    references = read_lines(given["reference_file"])
-    if len(sources) != len(references) or not sources:
+    test_sets = _test_sets(given["source_file"], given["reference_file"])
+    # All exports are checked before the first one translates for hours.
+    paths = [newest_version(path) for path in given["paths"]]
+    dtypes = {check_export(path)["dtype"] for path in paths}
+    workers = _workers(given.get("batch_size", BATCH_SIZE))
+    search = settings_of(SearchSettings, given)
+    confidence = "confidence" in given
+    rows: list[list[dict]] = []
+    baselines: list[list[str]] = []  # each set, translated by the first model
+    for path in paths:
+        model = _exported(path, freeze=dtypes == {"bfloat16"})
+        rows.append([])
+        for i, (sources, references, names) in enumerate(test_sets):
+            hypotheses, cut = _translations(model, given, sources, workers)
+            if confidence:
+                systems = [*baselines[i : i + 1], hypotheses]
+                *_, scores = evaluation.compare(systems, references, tokenizer)
+            else:
+                scores = evaluation.score(
+                    hypotheses, references, tokenizer, ter=True
+                )
+            result = {
+                **scores,
+                **cut,
+                **names,
+                "export": str(path),
+                "model": model.metadata["signature"],
+                "search": model.metadata["search"] | search,
+            }
+            if path is paths[0]:
+                baselines.append(hypotheses)
+            elif confidence:
+                result["baseline"] = str(paths[0])
+            print(json.dumps(result), flush=True)
+            try:
+                evaluation.remember(path, result)
+            except OSError as error:
+                warnings.warn(
+                    f"The result is not stored: {error}", stacklevel=2
+                )
+            rows[-1].append(result)
+        del model  # before the next one is loaded
+    if len(rows) > 1 or len(test_sets) > 1:
+        print(score_table(rows), file=sys.stderr)
+
+
+def _test_sets(source_files, reference_files):
+    """Returns the sources, references and names of the files of each set."""
+    from keras_transformer.data.text_files import read_lines
+
+    if len(source_files) != len(reference_files):
         raise ValueError(
-            "Source and reference must have the same number of lines, at least "
-            f"one. Received: {len(sources)} in {given['source_file']!r}, "
-            f"{len(references)} in {given['reference_file']!r}."
+            "`--source-file` and `--reference-file` must name the same number "
+            f"of files, in the same order. Received: {len(source_files)} and "
+            f"{len(reference_files)} files."
         )
-    batch_size = given.get("batch_size", BATCH_SIZE)
-    workers = _workers(batch_size)
-    model = _exported(given["path"])
+    test_sets = []
+    for source, reference in zip(source_files, reference_files, strict=True):
+        sources, references = read_lines(source), read_lines(reference)
+        if len(sources) != len(references) or not sources:
+            raise ValueError(
+                "Source and reference must have the same number of lines, at "
+                f"least one. Received: {len(sources)} in {source!r}, "
+                f"{len(references)} in {reference!r}."
+            )
+        files = {"source": source, "reference": reference}
+        names = {side: os.path.basename(path) for side, path in files.items()}
+        test_sets.append((sources, references, names))
+    return test_sets
+
+
+def _translations(model, given, sources, workers):
+    """Returns translations, and how many sources and translations were cut."""
+    from keras_transformer.inference.lines import translate_lines
+
     progress = None
     if sys.stderr.isatty():
 
@@ -228,23 +292,10 @@ def evaluate(given: dict[str, Any]) -> None:
             show(f"{done:,} of {len(sources):,} lines", end)
 
     counter = CutCounter(_function(model, given))
-    hypotheses = translate_lines(
-        counter, sources, batch_size, progress, workers
-    )
+    batch_size = given.get("batch_size", BATCH_SIZE)
+    found = translate_lines(counter, sources, batch_size, progress, workers)
     counter.warn("lines")
-    result = {
-        **evaluation.score(hypotheses, references, tokenizer),
-        **counter.totals(),
-        "source": os.path.basename(given["source_file"]),
-        "reference": os.path.basename(given["reference_file"]),
-        "model": model.metadata["signature"],
-        "search": model.metadata["search"] | settings_of(SearchSettings, given),
-    }
-    print(json.dumps(result), flush=True)
-    try:
-        evaluation.remember(model.path, result)
-    except OSError as error:
-        warnings.warn(f"The result is not stored: {error}", stacklevel=2)
+    return found, counter.totals()
 
 
 def back_translate(given: dict[str, Any]) -> None:
@@ -304,15 +355,16 @@ def _workers(batch_size):
     return workers
 
 
-def _exported(path):
+def _exported(path, freeze=True):
     from keras_transformer.export.saved_translator import SavedTranslator
 
     model = SavedTranslator(path)
     # With this setting TensorFlow rearranges each matrix once instead of at
     # every product, which is wrong only in processes that train. In float32 the
     # arrangement depends on the number of rows, so one that is kept is wrong
-    # for other batches.
-    if model.metadata["dtype"] == "bfloat16":
+    # for other batches. TensorFlow reads the setting once in a process: give
+    # `freeze=False` where models of other dtypes follow.
+    if freeze and model.metadata["dtype"] == "bfloat16":
         os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     return model
 

@@ -3,6 +3,7 @@ from .blockwise import BlockwiseDecoding as BlockwiseDecoding
 from .decoding import Decoding as Decoding
 from .draft_head import DraftHead as DraftHead
 from .ensemble import EnsembleDecoding as EnsembleDecoding
+from .evaluation import compare as compare
 from .evaluation import score as score
 from .graph_tokenizer import GraphTokenizer as GraphTokenizer
 from .lines import translate_lines as translate_lines
