@@ -57,15 +57,18 @@ def a_batch(parts=1):
     return {name: x[0] for name, x in batch.items()}
 
 
-def found_gradients(model, recipe, batch, teacher=None):
+def found_gradients(model, recipe, batch, teachers=()):
     weights = _values(model.trainable_variables)
-    others = teacher and (
-        _values(teacher.trainable_variables),
-        _values(teacher.non_trainable_variables),
-    )
+    others = [
+        (
+            _values(teacher.trainable_variables),
+            _values(teacher.non_trainable_variables),
+        )
+        for teacher in teachers
+    ]
     gradients, _, sums = _over_parts(
         lambda fixed, part: _gradients(
-            model, recipe, weights, fixed, part, teacher, others
+            model, recipe, weights, fixed, part, teachers, others
         ),
         _values(model.non_trainable_variables),
         batch,
@@ -107,11 +110,13 @@ def test_gradients_equal_those_of_the_public_loss(
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_gradients_with_a_teacher_equal_those_of_its_distributions():
+def test_gradients_with_teachers_equal_those_of_their_mean_distribution():
     model, batch = small_model(), a_batch()
-    teacher = small_model(d_model=10, use_logits_bias=True)
+    teachers = [small_model(d_model=10, use_logits_bias=True), small_model()]
     ids = {k: batch[k][0] for k in ("source", "target")}
-    taught = jax.nn.softmax(teacher(ids, training=False))
+    taught = sum(
+        jax.nn.softmax(teacher(ids, training=False)) / 2 for teacher in teachers
+    )
 
     def loss(labels, logits):
         target = 0.9 * jax.nn.one_hot(labels, 31) + 0.1 / 31
@@ -121,7 +126,7 @@ def test_gradients_with_a_teacher_equal_those_of_its_distributions():
 
     value, expected = expected_gradients(model, batch, loss)
     recipe = Recipe(teacher_weight=0.3, initial_run="the teacher's")
-    found, sums = found_gradients(model, recipe, batch, teacher)
+    found, sums = found_gradients(model, recipe, batch, teachers)
     np.testing.assert_allclose(sums["loss"] / sums["tokens"], value, rtol=1e-5)
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)

@@ -69,7 +69,8 @@ def train_small_model(
     keras.utils.set_random_seed(1)
     with trainer.scope():
         model = make_model(config, recipe)
-        teacher = Transformer(config, seed=2) if recipe.teacher_weight else None
+        seeds = (2, 3) if recipe.teacher_weight else ()
+        teachers = [Transformer(config, seed=seed) for seed in seeds]
     # With a small epsilon, Adam turns the rounding of a gradient close to zero
     # into a full step.
     model.optimizer.epsilon = 1e-4
@@ -85,7 +86,7 @@ def train_small_model(
     pairs = some_pairs()
     validation = pairs.take(np.arange(3)) if folder else pairs
     history = keras.callbacks.History()
-    Loop(model, recipe, trainer, teacher).fit(
+    Loop(model, recipe, trainer, teachers).fit(
         training_batches(pairs, 131, 1, sharding, steps_done, longest=longest),
         evaluation_batches(validation, 131, sharding, longest),
         ResumePoint(steps_done, Best()),

@@ -25,7 +25,7 @@ from keras_transformer.training.checkpoint_averaging import choose_weights
 from keras_transformer.training.loop import TrainingInterrupted
 from keras_transformer.training.models import (
     load_model,
-    load_teacher,
+    load_teachers,
     make_model,
     with_other_depth,
 )
@@ -453,20 +453,37 @@ def test_a_run_keeps_its_teacher(run, recipe, tmp_path):
         name: train(open_run(tmp_path / name), 4, verbose=0).get_weights()
         for name in ("whole", "stopped", "untaught")
     }
-    teacher = load_teacher(open_run(tmp_path / "whole"))
+    (teacher,) = load_teachers(open_run(tmp_path / "whole"))
     for found, value in zip(
         teacher.get_weights(), load_model(run).get_weights(), strict=True
     ):
         np.testing.assert_array_equal(found, value)
     for one, other in zip(weights["whole"], weights["stopped"], strict=True):
         np.testing.assert_array_equal(one, other)
-    assert not (tmp_path / "untaught" / "teacher").exists()
+    assert not (tmp_path / "untaught" / "teachers").exists()
     assert np.abs(weights["whole"][0] - weights["untaught"][0]).max() > 1e-6
 
 
-def test_a_teacher_needs_an_initial_run(recipe):
+def test_a_teacher_needs_a_run_and_a_weight(recipe):
     with pytest.raises(ValueError, match=r"weight=0\.5, initial_run=None"):
         dataclasses.replace(recipe, teacher_weight=0.5)
+    with pytest.raises(ValueError, match=r"teachers=\('a',\), teacher_weight"):
+        dataclasses.replace(recipe, teachers=["a"])
+
+
+def test_several_teachers_teach_a_run_of_another_shape(run, recipe, tmp_path):
+    """They are copied, and need the vocabulary of the run."""
+    shape = {"d_model": 26, "num_heads": 2, "d_ff": 29, "num_layers": 1}
+    names = {"teachers": [str(run.folder)] * 2, "teacher_weight": 0.5}
+    taught = dataclasses.replace(recipe, corpus=str(run.data), **names)
+    new = start_run(tmp_path / "taught", "tiny", taught, **shape)
+    assert open_run(new.folder).recipe.teachers == (str(run.folder),) * 2
+    for teacher in load_teachers(open_run(new.folder)):
+        assert teacher.config == run.config
+    other = dataclasses.replace(taught, corpus=recipe.corpus, vocab_size=390)
+    with pytest.raises(ValueError, match="vocabularies of the run"):
+        start_run(tmp_path / "other", "tiny", other, **shape)
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_model_of_another_depth_has_the_same_first_layers():

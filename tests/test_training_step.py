@@ -45,31 +45,33 @@ def one_part(**cut):
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("teacher_weight", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("weights_of_teachers", [[], [1.0], [0.1, 0.3]])
 def test_the_projection_loss_equals_the_loss_of_the_logits(
-    label_smoothing, teacher_weight
+    label_smoothing, weights_of_teachers
 ):
     """For no tokens, for less than a chunk, and for several chunks."""
 
-    def oracle(x, table, labels, weights, features, others):
+    def oracle(x, table, labels, weights, features, *others):
         logits = tf.matmul(x, table, transpose_b=True)
         log_p = tf.nn.log_softmax(logits)  # [N, V]
         target = (1 - label_smoothing) * tf.one_hot(labels, 31)
         target += label_smoothing / 31
-        predicted = tf.nn.softmax(tf.matmul(features, others, False, True))
-        target *= 1 - teacher_weight
-        target += teacher_weight * predicted
+        target *= 1 - sum(weights_of_teachers)
+        for weight, other in zip(weights_of_teachers, others, strict=False):
+            predicted = tf.nn.softmax(tf.matmul(features, other, False, True))
+            target += weight * predicted
         loss = -tf.reduce_sum(target * log_p, axis=-1)
         nll = -tf.gather(log_p, labels, batch_dims=1)
         return tf.reduce_sum(weights * loss), loss, nll
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def found(x, table, labels, weights, features, others):
-        teacher = None
-        if teacher_weight:
-            teacher = TeacherTokens(features, others, teacher_weight)
+    def found(x, table, labels, weights, features, *others):
+        teachers = [
+            TeacherTokens(features, other, weight)
+            for weight, other in zip(weights_of_teachers, others, strict=False)
+        ]
         return token_losses(
-            x, table, labels, weights, label_smoothing, True, True, teacher
+            x, table, labels, weights, label_smoothing, True, True, teachers
         )
 
     @tf.function(autograph=False, reduce_retracing=True)
@@ -87,6 +89,7 @@ def test_the_projection_loss_equals_the_loss_of_the_logits(
             rng.integers(0, 31, tokens),
             rng.uniform(size=tokens),
             rng.normal(size=(tokens, 5)),
+            rng.normal(size=(31, 5)),
             rng.normal(size=(31, 5)),
         ]
         arguments = [
@@ -172,18 +175,24 @@ def test_gradients_equal_those_of_the_public_loss(source_vocab_size, shape):
 
 
 @pytest.mark.parametrize("use_logits_bias", [False, True])
-def test_gradients_with_a_teacher_equal_those_of_its_distributions(
+def test_gradients_with_teachers_equal_those_of_their_mean_distribution(
     use_logits_bias,
 ):
     model = small_model(use_logits_bias=use_logits_bias)
     shape = {"d_model": 10, "use_logits_bias": use_logits_bias}
-    teacher = small_model(**shape, num_layers=1, dropout_rate=0.5)
-    for one in (model, teacher) if use_logits_bias else ():
-        bias = np.random.default_rng(1).normal(size=31)
+    teachers = [
+        small_model(**shape, num_layers=layers, dropout_rate=0.5)
+        for layers in (1, 2)
+    ]
+    for i, one in enumerate([model, *teachers] if use_logits_bias else ()):
+        bias = np.random.default_rng(i).normal(size=31)
         one.target_embedding.logits_bias.assign(bias)
     part = {k: x[0] for k, x in one_part().items()}
     inputs = {k: part[k] for k in ("source", "target")}
-    expected = tf.nn.softmax(teacher(inputs, training=False))
+    expected = sum(
+        tf.nn.softmax(teacher(inputs, training=False)) / 2
+        for teacher in teachers
+    )
     smoothed = 0.9 * tf.one_hot(part["labels"], 31) + 0.1 / 31
     with tf.GradientTape() as tape:
         log_p = tf.nn.log_softmax(model(inputs, training=True))
@@ -192,7 +201,7 @@ def test_gradients_with_a_teacher_equal_those_of_its_distributions(
         value = tf.reduce_mean(loss[part["labels"] != 0])
     variables = model.trainable_variables
     gradients = tape.gradient(value, [v.value for v in variables])
-    found, sums = _gradients(model, part, 0.1, teacher, 0.3)
+    found, sums = _gradients(model, part, 0.1, teachers, 0.3)
     np.testing.assert_allclose(sums["loss"] / sums["tokens"], value, rtol=1e-5)
     for variable, one, other in zip(variables, gradients, found, strict=True):
         np.testing.assert_allclose(
@@ -202,7 +211,7 @@ def test_gradients_with_a_teacher_equal_those_of_its_distributions(
 
 def test_a_model_learns_nothing_from_itself():
     model, part = small_model(), {k: x[0] for k, x in one_part().items()}
-    found, _ = _gradients(model, part, 0.1, model, 1.0)
+    found, _ = _gradients(model, part, 0.1, [model], 1.0)
     for gradient in found:
         np.testing.assert_allclose(gradient, 0, atol=1e-6)
 

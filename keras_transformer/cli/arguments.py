@@ -24,7 +24,7 @@ from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.synthetic_pairs import SyntheticPairs
 
-FINE_TUNING = ("initial_run", "lora_rank", "teacher_weight")
+FINE_TUNING = ("initial_run", "lora_rank", "teacher_weight", "teachers")
 AT_VALIDATIONS = (
     "steps",
     "validate_every",

@@ -118,7 +118,8 @@ def _is_missing(name, path):
     """Returns whether a setting is a path that is not there."""
     if name == "corpus":
         return is_missing(path)
-    return bool(path) and not os.path.isdir(path)
+    paths = path if isinstance(path, tuple) else [path]
+    return any(path and not os.path.isdir(path) for path in paths)
 
 
 def _check_agrees(settings, run):

@@ -9,7 +9,7 @@ length, D d_model, N = B·T tokens.
 
 import contextlib
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import jax
 import keras
@@ -74,7 +74,7 @@ class JaxTrainer:
         self,
         model: Transformer,
         recipe: Recipe,
-        teacher: Transformer | None = None,
+        teachers: Sequence[Transformer] = (),
     ) -> None:
         """Makes the programs of a step and of a validation step."""
         self.model = model
@@ -84,7 +84,7 @@ class JaxTrainer:
             weights, fixed, slots = state
             gradients, fixed, sums = _over_parts(
                 lambda fixed, part: _gradients(
-                    model, recipe, weights, fixed, part, teacher, others
+                    model, recipe, weights, fixed, part, teachers, others
                 ),
                 fixed,
                 batch,
@@ -100,10 +100,13 @@ class JaxTrainer:
 
             return _over_parts(of_part, fixed, batch)[2]
 
-        self._others = teacher and (
-            _values(teacher.trainable_variables),
-            _values(teacher.non_trainable_variables),
-        )
+        self._others = [
+            (
+                _values(teacher.trainable_variables),
+                _values(teacher.non_trainable_variables),
+            )
+            for teacher in teachers
+        ]
         self._training_step = jax.jit(update, donate_argnums=0)
         self._evaluation_step = jax.jit(evaluate)
 
@@ -223,18 +226,18 @@ def _decoder_output(model, weights, fixed, part, training):
     return features.reshape(-1, features.shape[-1]), (fixed, table, bias)
 
 
-def _gradients(model, recipe, weights, fixed, part, teacher, others):
+def _gradients(model, recipe, weights, fixed, part, teachers, others):
     """Returns the gradients of the weights, the fixed variables afterwards,
     and the sums of a part."""
-    predicted = None
-    if teacher:
-        values, fixed_values = others
+    predicted = []
+    for teacher, (values, fixed_values) in zip(teachers, others, strict=True):
         x, (_, table, bias) = _decoder_output(
             teacher, values, fixed_values, part, False
         )
         x, table = with_bias(x, table, bias)
         table = table.astype(x.dtype)
-        predicted = TeacherTokens(x, table, recipe.teacher_weight)
+        weight = recipe.teacher_weight / len(teachers)
+        predicted.append(TeacherTokens(x, table, weight))
 
     def features_of(weights):
         return _decoder_output(model, weights, fixed, part, True)

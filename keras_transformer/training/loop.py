@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 import keras
@@ -75,16 +75,19 @@ class Trainer(Protocol):
         """Returns the context in which models are made."""
 
     def prepare(
-        self, model: Transformer, recipe: Recipe, teacher: Transformer | None
+        self,
+        model: Transformer,
+        recipe: Recipe,
+        teachers: Sequence[Transformer],
     ) -> None:
         """Makes the programs of a step and of a validation step.
 
         Args:
             model: with an optimizer, made in `scope()`.
-            recipe: whose label smoothing, parts and weight of the teacher are
+            recipe: whose label smoothing, parts and weight of the teachers are
                 used.
-            teacher: a `Transformer` with the same vocabularies, whose
-                predictions are learned besides the labels, or `None`.
+            teachers: `Transformer`s with the same vocabularies, whose
+                predictions are learned besides the labels.
         """
 
     def batches(self, batches: Iterable[Batch]) -> Generator:
@@ -95,7 +98,7 @@ class Trainer(Protocol):
 
         Returns:
             Sums over all devices: `loss`, which is minimised and has the part
-            of the teacher; `nll` of the real target tokens; `tokens`, their
+            of the teachers; `nll` of the real target tokens; `tokens`, their
             number; and `stop_requests`, the vectors that the workers passed.
         """
 
@@ -150,7 +153,7 @@ class Loop:
         model: from `make_model`, made in the trainer's scope.
         recipe: a `Recipe`.
         trainer: from `make_trainer`.
-        teacher: from `load_teacher`, made in that scope, or `None` (default).
+        teachers: from `load_teachers`, made in that scope. Defaults to none.
     """
 
     def __init__(
@@ -158,7 +161,7 @@ class Loop:
         model: Transformer,
         recipe: Recipe,
         trainer: Trainer,
-        teacher: Transformer | None = None,
+        teachers: Sequence[Transformer] = (),
     ):
         self.model = model
         self.every = recipe.validate_every
@@ -166,7 +169,7 @@ class Loop:
         self.caught: list[signal.Signals] = []
         self.has_compiled = False
         self.schedule = make_schedule(model.config, recipe)
-        trainer.prepare(model, recipe, teacher)
+        trainer.prepare(model, recipe, teachers)
 
     def fit(
         self,

@@ -6,7 +6,7 @@ import hashlib
 import os
 import pathlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ from keras_transformer.training.adam import Adam
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import Run, write_run
 
-TEACHER = "teacher"  # folder in that of a run
+TEACHERS = "teachers"  # folder in that of a run
 
 
 def make_model(config: TransformerConfig, recipe: Recipe) -> Transformer:
@@ -274,30 +274,33 @@ def write_trained(
     checkpoints.write(written.weights, arrays, metadata)
 
 
-def write_teacher(folder: pathlib.Path, model: Transformer):
-    """Writes the teacher of a run into the run's folder, so that training can
-    be resumed without the run that it comes from."""
-    config = model.config.to_dict()
-    checkpoints.save(folder / TEACHER, model, step=0, config=config)
+def write_teachers(folder: pathlib.Path, models: Iterable[Transformer]):
+    """Writes the teachers of a run into the run's folder, so that training can
+    be resumed without the runs that they come from."""
+    for i, model in enumerate(models):
+        config = model.config.to_dict()
+        path = folder / TEACHERS / str(i)
+        checkpoints.save(path, model, step=0, config=config)
 
 
-def load_teacher(run: Run) -> Transformer | None:
-    """Returns the teacher of a run in the dtype policy of the run, or `None`
-    if it has none.
+def load_teachers(run: Run) -> list[Transformer]:
+    """Returns the teachers of a run in the dtype policy of the run.
 
     Raises:
-        ValueError: if the teacher's file is damaged or missing.
+        ValueError: if a teacher's file is damaged or missing.
     """
     if not run.recipe.teacher_weight:
-        return None
-    metadata, arrays = checkpoints.newest_intact(
-        run.folder / TEACHER, checkpoints.read
-    )
-    config = TransformerConfig.from_dict(metadata["config"])
+        return []
     dtype = resolve_dtype_policy(run.recipe.dtype_policy)
-    model = Transformer(config, dtype=dtype)
-    checkpoints.assign(model, arrays, with_optimizer=False)
-    return model
+    teachers = []
+    for i in range(len(run.recipe.teachers or [run.recipe.initial_run])):
+        path = run.folder / TEACHERS / str(i)
+        metadata, arrays = checkpoints.newest_intact(path, checkpoints.read)
+        config = TransformerConfig.from_dict(metadata["config"])
+        model = Transformer(config, dtype=dtype)
+        checkpoints.assign(model, arrays, with_optimizer=False)
+        teachers.append(model)
+    return teachers
 
 
 def with_other_depth(

@@ -31,7 +31,7 @@ from keras_transformer.training.model_card import MODEL_CARD
 from keras_transformer.training.models import (
     load_model,
     with_other_depth,
-    write_teacher,
+    write_teachers,
 )
 from keras_transformer.training.recipe import Recipe
 from keras_transformer.training.run import (
@@ -85,8 +85,8 @@ def start_run(
     whose weights are copied. The new run may have more or fewer layers: it
     begins with the first ones of the other. With `recipe.lora_rank`, too, these
     weights stay what they are, and the run trains and saves the factors of LoRA
-    alone. With `recipe.teacher_weight`, the initial run's model is copied as
-    the teacher. The dtype policy "auto" is resolved now and kept as what it is
+    alone. With `recipe.teacher_weight`, the models of the teachers are copied.
+    The dtype policy "auto" is resolved now and kept as what it is
     on this machine, so that a run that is resumed elsewhere computes in the
     same dtype. Paths of the recipe become absolute, so that a run can be
     resumed from any folder.
@@ -178,16 +178,31 @@ def start_run(
         for split in splits:
             check_split(run, split)
         write_run(run, aside)
+        if recipe.teacher_weight:
+            write_teachers(aside, _teachers(recipe, run))
         if initial:
             model = load_model(initial)
-            if recipe.teacher_weight:
-                write_teacher(aside, model)
             if _depths(config) != _depths(initial.config):
                 model = with_other_depth(model, config, recipe.seed)
             checkpoints.save(aside / "initial", model, step=0)
             if (initial.folder / MODEL_CARD).exists():
                 shutil.copyfile(initial.folder / MODEL_CARD, aside / MODEL_CARD)
     return run
+
+
+def _teachers(recipe, run):
+    """Yields the models whose predictions a new run learns."""
+    for folder in recipe.teachers or [recipe.initial_run]:
+        teacher = open_run(folder)
+        for side in ("source_tokenizer", "target_tokenizer"):
+            if getattr(teacher, side).model != getattr(run, side).model:
+                raise ValueError(
+                    "A teacher must have the vocabularies of the run. "
+                    f"Received: {folder!r}, whose {side} is another one. "
+                    "Prepare the corpus by `keras-transformer prepare "
+                    "--vocabulary-of TEACHER`."
+                )
+        yield load_model(teacher)
 
 
 def _holds_out(recipe):
@@ -205,11 +220,14 @@ def absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
         "initial_run": absolute_path,
         "data_dir": absolute_path,
     }
-    return {
+    found = {
         name: made_absolute(settings[name])
         for name, made_absolute in paths.items()
         if settings.get(name)
     }
+    if teachers := settings.get("teachers"):
+        found["teachers"] = tuple(map(absolute_path, teachers))
+    return found
 
 
 def _depths(config):

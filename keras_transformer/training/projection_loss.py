@@ -7,7 +7,7 @@ gradients taken, and their logits forgotten.
 Shapes: N tokens, D d_model, V vocabulary, C tokens of a chunk.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -20,14 +20,14 @@ CHUNK_OF_ACCELERATOR = 4096  # whose products need more rows to be fast
 
 
 class TeacherTokens(NamedTuple):
-    """Says what a teacher predicts in the place of each label, for word-level
+    """Says what one teacher predicts in the place of each label, for word-level
     distillation (Kim and Rush, 2016, section 3.1).
 
     Args:
         features: `(N, D′)`, the output of the teacher's decoder.
         table: `(V, D′)`, the teacher's embeddings, in the dtype of `features`.
-        weight: w in [0, 1]. What is learned is (1 − w) times the smoothed label
-            and w times the teacher's distribution.
+        weight: w in [0, 1]. What is learned is w times the distribution of each
+            teacher, and the rest the smoothed label.
     """
 
     features: KerasTensor
@@ -43,7 +43,7 @@ def token_losses(
     label_smoothing: float = 0.0,
     gradients: bool = False,
     train_table: bool = True,
-    teacher: TeacherTokens | None = None,
+    teachers: Sequence[TeacherTokens] = (),
 ) -> dict[str, KerasTensor]:
     """Computes the smoothed cross-entropy (section 5.4) of the logits
     features · tableᵀ for each token, and the gradients of its weighted sum.
@@ -51,7 +51,8 @@ def token_losses(
     Smoothing takes no further tensor of the logits' size: smoothed = nll + ε ·
     (logit of the label − mean of the logits), and that mean is a product with
     the mean row of the table. A teacher with weight w and distribution p leaves
-    (1 − w) · ε of that, and adds w · (logit of the label − Σ p · logits).
+    (1 − w) · ε of that, and adds w · (logit of the label − Σ p · logits). The
+    weights of several teachers add up to w.
 
     Args:
         features: `(N, D)`, the decoder's output; any float dtype.
@@ -62,8 +63,8 @@ def token_losses(
         gradients: whether to compute them. Defaults to False.
         train_table: whether the table gets a gradient, a third of the work.
             Defaults to True.
-        teacher: `TeacherTokens`, the distributions to learn besides the labels,
-            or `None` (default).
+        teachers: `TeacherTokens` of each teacher, the distributions to learn
+            besides the labels. Defaults to none.
 
     Returns:
         A dictionary of float32 tensors: `loss` and `nll`, its unsmoothed part,
@@ -71,9 +72,9 @@ def token_losses(
         `(N, D)` and, with `train_table`, `d_table` `(V, D)`.
     """
     exact_table, table = table, ops.cast(table, features.dtype)
-    of_teacher = teacher.weight if teacher else 0.0
-    label_smoothing *= 1 - of_teacher
-    of_label = 1 - of_teacher - label_smoothing
+    of_teachers = sum(teacher.weight for teacher in teachers)
+    label_smoothing *= 1 - of_teachers
+    of_label = 1 - of_teachers - label_smoothing
     exact = ops.cast(features, "float32")
     weighted = weights[:, None] * exact
     # Smoothing needs the label's logit, which the chunks have, and the mean of
@@ -85,8 +86,8 @@ def token_losses(
         "mean_logits": ops.sum(exact * mean, axis=-1),
         "weighted": ops.cast(weighted, features.dtype),
     }
-    if teacher:
-        tokens["of_teacher"] = teacher.features
+    for i, teacher in enumerate(teachers):
+        tokens[f"of_teacher_{i}"] = teacher.features
     d_table = ()
     if gradients and train_table:
         size = ops.shape(table)
@@ -98,12 +99,13 @@ def token_losses(
         logits = ops.cast(logits, "float32")  # [C, V]
         nll, gold, d_logits = _cross_entropy(logits, chunk["labels"], of_label)
         loss = smoothed(nll, gold, chunk["mean_logits"], label_smoothing)
-        if teacher:
-            others = _product(chunk["of_teacher"], teacher.table, False, True)
+        for i, teacher in enumerate(teachers):
+            others = chunk[f"of_teacher_{i}"]
+            others = _product(others, teacher.table, False, True)
             expected = ops.softmax(ops.cast(others, "float32"))
             means = ops.sum(expected * logits, axis=-1)
-            loss = loss + of_teacher * (gold - means)
-            d_logits = d_logits - of_teacher * expected
+            loss = loss + teacher.weight * (gold - means)
+            d_logits = d_logits - teacher.weight * expected
         found = {"nll": nll, "loss": loss}
         if gradients:
             d_logits = ops.cast(d_logits, features.dtype)

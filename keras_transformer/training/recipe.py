@@ -11,6 +11,7 @@ from keras_transformer.validation import (
     check_at_least,
     check_field,
     option_field,
+    shown,
 )
 
 
@@ -67,10 +68,16 @@ class Recipe(CorpusSettings):
     )
     teacher_weight: float = option_field(
         0.0,
-        "learn the distributions that the initial run predicts, with this "
-        "weight, and the labels with the rest (word-level distillation, Kim "
-        "and Rush, 2016); each step also runs that model forward",
+        "learn the distributions that teachers predict, with this weight, and "
+        "the labels with the rest (word-level distillation, Kim and Rush, "
+        "2016); each step also runs their models forward",
         metavar="W",
+    )
+    teachers: tuple[str, ...] = option_field(
+        (),
+        "runs whose mean distribution is learned, with --teacher-weight "
+        "(default: the initial run)",
+        metavar="RUN",
     )
     bpe_dropout: float = option_field(
         0.0,
@@ -161,7 +168,16 @@ class Recipe(CorpusSettings):
         check_field(
             self, "teacher_weight", 0 <= self.teacher_weight <= 1, "in [0, 1]"
         )
-        for name in ("teacher_weight", "lora_rank"):
+        if self.teachers and not self.teacher_weight:
+            raise ValueError(
+                "Teachers need a weight. Received: teachers="
+                f"{shown(self.teachers)}, teacher_weight=0. Give both, such as "
+                "a weight of 0.5, or none."
+            )
+        names = (
+            ["lora_rank"] if self.teachers else ["lora_rank", "teacher_weight"]
+        )
+        for name in names:
             value = getattr(self, name)
             if value and self.initial_run is None:
                 raise ValueError(

@@ -4,8 +4,8 @@
 training data and the vocabularies; beside it are the vocabularies
 `source.model` and `target.model`, the prepared sentence pairs `data/` if they
 were not prepared before, `initial/` with the weights of another run if
-it began with these, `teacher/` with that run's whole model if its predictions
-are learned, `checkpoints/` (with LoRA, of its factors alone),
+it began with these, `teachers/` with the models whose predictions are learned,
+if any, `checkpoints/` (with LoRA, of its factors alone),
 `log.jsonl`, the same as `logs/` for TensorBoard and as `training.png`,
 `starts.jsonl` with a line of versions, devices and steps for each start of
 training, and in the end `weights.npz`, the weights that were chosen.

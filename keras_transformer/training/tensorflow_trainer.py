@@ -11,7 +11,7 @@ N real tokens.
 """
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -91,7 +91,7 @@ class TensorFlowTrainer:
         self,
         model: Transformer,
         recipe: Recipe,
-        teacher: Transformer | None = None,
+        teachers: Sequence[Transformer] = (),
     ) -> None:
         """Makes the programs of a step and of a validation step."""
         smoothing = recipe.label_smoothing
@@ -102,7 +102,7 @@ class TensorFlowTrainer:
         def update(batch, stop_requests):
             gradients, sums = _over_parts(
                 lambda part: _gradients(
-                    model, part, smoothing, teacher, recipe.teacher_weight
+                    model, part, smoothing, teachers, recipe.teacher_weight
                 ),
                 batch,
                 parts,
@@ -200,13 +200,14 @@ def _over_parts(function, batch, parts):
     return sums
 
 
-def _gradients(model, part, label_smoothing, teacher=None, teacher_weight=0.0):
+def _gradients(model, part, label_smoothing, teachers=(), teacher_weight=0.0):
     """Returns dense gradients of every trainable variable, and the sums."""
-    predicted = None
-    if teacher:
+    predicted = []
+    for teacher in teachers:
         features, table, *_ = _without_dropout(teacher, part)
         table = tf.cast(table, features.dtype)
-        predicted = TeacherTokens(features, table, teacher_weight)
+        weight = teacher_weight / len(teachers)
+        predicted.append(TeacherTokens(features, table, weight))
     variables = model.trainable_variables
     inputs = {name: part[name] for name in ("source", "target")}
     with tf.GradientTape() as tape:

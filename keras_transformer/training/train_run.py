@@ -27,7 +27,7 @@ from keras_transformer.training.checkpoint_averaging import choose_weights
 from keras_transformer.training.loop import Loop, make_trainer
 from keras_transformer.training.models import (
     load_model,
-    load_teacher,
+    load_teachers,
     make_model,
     seeded_layers,
 )
@@ -104,8 +104,8 @@ def train(
                 policy = model.dtype_policy.name
                 record_start(run, policy, sharding.devices, steps)
             start = resume(run, model, steps, is_first)
-            teacher = load_teacher(run)
-        loop = Loop(model, recipe, trainer, teacher)
+            teachers = load_teachers(run)
+        loop = Loop(model, recipe, trainer, teachers)
         if reason := _nothing_to_do(start, recipe, steps):
             print(f"Nothing to do: {reason}.")
         else:
