@@ -18,7 +18,8 @@
 
 All of them also give `truncated: bool[B]`, whether a text was too long and was
 cut. `incomplete` is whether a translation reached its maximum length. A server
-has defaults for all inputs of `n_best` but `text`. What the signature promises,
+has defaults for all inputs of `n_best` but `text`. A model whose vocabulary has
+tags such as `>>de<<` has one more, `target_language: string[]`. What the signature promises,
 for every string: see `Translator`. To load it needs `tensorflow` and, for the
 tokenizer's operations, `import tensorflow_text`; nothing of this package.
 """
@@ -154,7 +155,7 @@ def export(
             "draft_tokens": draft_tokens,
             "max_pieces": translator.max_pieces,
             "max_length": translator.max_length,
-            "has_tags": run.source_tokenizer.has_tags,
+            "tags": translator.languages,
         }
         (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
         serving.write_extras(
@@ -246,20 +247,26 @@ def write(
         "max_length": tf.constant(translator.max_length),
     }
 
+    def n_best(text, beam_size, alpha, max_length):
+        return fixed.n_best(text, beam_size, alpha, max_length)
+
+    def n_best_in(text, beam_size, alpha, max_length, target_language):
+        return fixed.n_best(
+            text, beam_size, alpha, max_length, target_language
+        )
+
+    if translator.languages:
+        n_best = n_best_in
+        defaults["target_language"] = tf.constant("")
+    # Its defaults in Python are those of a server.
+    n_best.__defaults__ = tuple(defaults.values())
     options = [
         tf.TensorSpec([], value.dtype, name=name)
         for name, value in defaults.items()
     ]
-
-    # Its defaults in Python are those of a server.
-    @tf.function(input_signature=[text, *options], autograph=False)
-    def n_best(
-        text,
-        beam_size=defaults["beam_size"],
-        alpha=defaults["alpha"],
-        max_length=defaults["max_length"],
-    ):
-        return fixed.n_best(text, beam_size, alpha, max_length)
+    n_best = tf.function(
+        n_best, input_signature=[text, *options], autograph=False
+    )
 
     def serving_default(text):
         """Calls `n_best`, so that the search is in the graph once for both."""

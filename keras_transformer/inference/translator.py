@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_transformer.data.sentencepiece_file import name_of
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import END, PAD
 from keras_transformer.inference.capitals import as_sentence, is_in_capitals
@@ -15,6 +16,7 @@ from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.graph_tokenizer import (
     GraphTokenizer,
     as_strings,
+    for_language,
 )
 from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
@@ -137,6 +139,7 @@ class Translator:
         beam_size: int | tf.Tensor,
         alpha: float | tf.Tensor,
         max_length: int | tf.Tensor | None = None,
+        target_language: str | tf.Tensor = "",
     ) -> dict[str, tf.Tensor]:
         """Returns all K hypotheses of each string, best first.
 
@@ -147,6 +150,9 @@ class Translator:
             max_length: maximum number of pieces of a translation, end token
                 included, an integer or scalar tensor. Defaults to that of the
                 settings, whose `extra_length` always holds.
+            target_language: one that a tag of the vocabulary names, a string or
+                scalar tensor. Defaults to "": the text begins with its tags, if
+                any.
 
         Returns:
             A dictionary of `translation`, strings `(B, K)`; `score`, float32
@@ -163,7 +169,10 @@ class Translator:
         beam_size, alpha, max_length = _checked(
             self.settings, beam_size, alpha, max_length
         )
-        text, capitals = self._recased(as_strings(text))
+        text = as_strings(text)
+        if tf.is_tensor(target_language) or target_language:
+            text = for_language(text, target_language, self.languages)
+        text, capitals = self._recased(text)
         pieces, truncated = self._source(text)
         is_full = ~self._is_blank(text, pieces)
         rows = tf.where(is_full)  # [n, 1]
@@ -304,6 +313,11 @@ class Translator:
         return self.decoding.model_class(self.model.config, weights)
 
     @property
+    def languages(self) -> list[str]:
+        """The names of the tags that a source may begin with."""
+        return list(map(name_of, self.source_tokenizer.tags))
+
+    @property
     def max_pieces(self) -> int:
         """Returns the maximum number of pieces of a source, its end apart."""
         return self._at_most_positions(self.settings.max_source_length + 1) - 1
@@ -371,8 +385,17 @@ class Translator:
         are."""
         if not self.settings.recase_capitals:
             return text, tf.zeros_like(text, tf.bool)
-        capitals = is_in_capitals(text)
-        return tf.where(capitals, as_sentence(text), text), capitals
+        tokenizer = self.source_tokenizer
+        tags, rest = None, text
+        if (
+            tokenizer.tags and tokenizer.rule
+        ):  # Marian recases no text with tags
+            tags, rest = self._source_pieces.split_tags(text)
+        capitals = is_in_capitals(rest)
+        sentence = as_sentence(rest)
+        if tags is not None:
+            sentence = tf.strings.join([tags, sentence])
+        return tf.where(capitals, sentence, text), capitals
 
     def _source(self, text):
         if self.settings.replace_punctuation:
