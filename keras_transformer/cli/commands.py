@@ -5,6 +5,7 @@ The functions that a command calls have the defaults.
 """
 
 import dataclasses
+import functools
 import inspect
 import json
 import os
@@ -196,7 +197,7 @@ def _draw_attention(model, path, attention, target_language):
         raise ValueError(
             f"`--explain` draws one line of text. Received: {len(lines)} lines."
         )
-    found = model.explain(lines[0])
+    found = model.explain(lines[0], target_language)
     if not found["source_pieces"]:
         raise ValueError(
             "`--explain` draws the pieces of a line. Received: a blank line."
@@ -248,6 +249,8 @@ def evaluate(given: dict[str, Any]) -> None:
         "model": model.metadata["signature"],
         "search": model.metadata["search"] | settings_of(SearchSettings, given),
     }
+    if "target_language" in given:
+        result["target_language"] = given["target_language"]
     print(json.dumps(result), flush=True)
     try:
         evaluation.remember(model.path, result)
@@ -289,7 +292,7 @@ def _exported(path):
 def _function(model, given):
     search = settings_of(SearchSettings, given)
     function = model.searched_with(**search) if search else model.translate
-    if language := given.get("target_language"):
-        function(tf_constant([]), language)
-        return functools.partial(function, target_language=language)
-    return function
+    if "target_language" not in given:
+        return function
+    language = given["target_language"]
+    return functools.partial(function, target_language=language)

@@ -112,10 +112,12 @@ def noisy_copies(
     rng = np.random.default_rng(seed)
     copies, counts = [], Counter[str]()
     tag = f">>(?:{'|'.join(tags)})<<" if tags else ""
-    known = re.compile(rf"((?:{tag}\s*)*)(.*)" if tags else "()(.*)", re.DOTALL)
+    known = re.compile(rf"(?:{tag}\s*)*" if tags else "")
     for row in np.flatnonzero(rng.random(len(pairs)) < share):
         source, target = pairs[int(row)]
-        start, source = known.fullmatch(source).groups()
+        found = known.match(source)
+        start = found[0] if found else ""
+        source = source.removeprefix(start)
         for kind in rng.permutation(list(KINDS)):
             copy = KINDS[kind](source, target, rng)
             if copy[0] != source.rstrip():

@@ -279,7 +279,8 @@ def make_job(
         )
 
     def opened(corpus, split, direction):
-        return open_corpus(corpus, split, *direction, settings.data_dir)
+        source, target = direction
+        return open_corpus(corpus, split, source, target, settings.data_dir)
 
     splits = {
         "validation": settings.validation_split,
@@ -320,14 +321,15 @@ def make_job(
         print(f"Held {count:,} pairs out of training, to validate on.")
         settings = dataclasses.replace(settings, validation_pairs=count)
 
+    kept = {**({"validation": []} if held_out else {}), **evaluation}
+
     def stream_of(name, number):
         if name == "validation" and number in held_out:
             identity = streams[number].identity
             return PairStream(identity, lambda: iter(held_out[number]))
-        corpus = evaluation[name][number]
+        corpus = kept[name][number]
         return opened(corpus, splits[name], directions[number])
 
-    names = {**evaluation, **({"validation": None} if held_out else {})}
     return Job(
         folder,
         settings,
@@ -340,7 +342,7 @@ def make_job(
                 [stream_of(name, i) for i in range(evaluated)],
                 prefixes[:evaluated],
             )
-            for name in names
+            for name in kept
         },
         directions,
         prefixes,

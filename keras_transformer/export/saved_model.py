@@ -18,10 +18,12 @@
 
 All of them also give `truncated: bool[B]`, whether a text was too long and was
 cut. `incomplete` is whether a translation reached its maximum length. A server
-has defaults for all inputs of `n_best` but `text`. A model whose vocabulary has
-tags such as `>>de<<` has one more, `target_language: string[]`. What the signature promises,
-for every string: see `Translator`. To load it needs `tensorflow` and, for the
-tokenizer's operations, `import tensorflow_text`; nothing of this package.
+has defaults for all inputs of `n_best` but `text`. Of a model whose vocabulary
+has tags such as `>>de<<`, it has one more input, `target_language: string[]`,
+such as "de"; its default is "": texts have their tags. What the signature
+promises, for every string: see `Translator`. To load it needs `tensorflow` and,
+for the tokenizer's operations, `import tensorflow_text`; nothing of this
+package.
 """
 
 import dataclasses
@@ -29,6 +31,7 @@ import json
 import os
 import pathlib
 import re
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
@@ -251,26 +254,25 @@ def write(
         return fixed.n_best(text, beam_size, alpha, max_length)
 
     def n_best_in(text, beam_size, alpha, max_length, target_language):
-        return fixed.n_best(
-            text, beam_size, alpha, max_length, target_language
-        )
+        return fixed.n_best(text, beam_size, alpha, max_length, target_language)
 
+    function: Any = n_best
     if translator.languages:
-        n_best = n_best_in
+        function = n_best_in
         defaults["target_language"] = tf.constant("")
     # Its defaults in Python are those of a server.
-    n_best.__defaults__ = tuple(defaults.values())
+    function.__defaults__ = tuple(defaults.values())
     options = [
         tf.TensorSpec([], value.dtype, name=name)
         for name, value in defaults.items()
     ]
-    n_best = tf.function(
-        n_best, input_signature=[text, *options], autograph=False
+    n_best_function = tf.function(
+        function, input_signature=[text, *options], autograph=False
     )
 
     def serving_default(text):
         """Calls `n_best`, so that the search is in the graph once for both."""
-        return best_of(n_best(text, **defaults))
+        return best_of(n_best_function(text, **defaults))
 
     # Greedy search has a faster graph of its own.
     is_greedy = settings.beam_size == 1
@@ -287,7 +289,7 @@ def write(
         for name, (function, inputs) in functions.items()
     }
     tf.saved_model.save(
-        module, str(path), signatures={**signatures, "n_best": n_best}
+        module, str(path), signatures={**signatures, "n_best": n_best_function}
     )
 
 

@@ -157,12 +157,16 @@ class SavedTranslator:
             }
         )
 
+        # The text has its tags then.
+        as_it_is = {"target_language": tf.constant("")}
+
         def translate(text, target_language=None):
             found = self.loaded.signatures["n_best"](
                 text=self._tagged(text, target_language),
                 beam_size=tf.constant(settings.beam_size),
                 alpha=tf.constant(float(settings.alpha)),
                 max_length=tf.constant(self.metadata["max_length"]),
+                **(as_it_is if self.metadata["tags"] else {}),
             )
             return best_of(found)
 

@@ -141,9 +141,9 @@ def _blocks(pipeline, job: Job, read):
 
 
 def _read(sources, settings, number):
-    corpus, languages, prefix = sources[number]
+    corpus, (source, target), prefix = sources[number]
     stream = open_corpus(
-        corpus, settings.train_split, *languages, settings.data_dir
+        corpus, settings.train_split, source, target, settings.data_dir
     )
     yield from shards.read_blocks(number, stream, settings, prefix)
 

@@ -1,9 +1,11 @@
 """Callbacks of training: translation quality, logs, checkpoints."""
 
+import collections
 import dataclasses
 import itertools
 import os
 import pathlib
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import keras
 
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.data.corpus import SentencePairs
+from keras_transformer.data.sentencepiece_file import TAG, name_of
 from keras_transformer.inference import evaluation
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
@@ -22,6 +25,7 @@ from keras_transformer.training.resume import Best, ResumePoint, write_validated
 from keras_transformer.training.run import Run, read_records, write_records
 
 LOG = "log.jsonl"
+PER_DIRECTION = "val_bleu_"  # begins the names of scores by target language
 
 
 def training_callbacks(
@@ -57,10 +61,14 @@ class TranslationQuality(keras.callbacks.Callback):
     """Adds `val_bleu` to the logs: greedy translations of validation pairs.
     The first three are kept as `samples`, with their sources and references.
 
+    Where sources begin with tags, such as `>>de<<`, `val_bleu_de` is the score
+    of those that begin with this one.
+
     Args:
         run: the `Run` whose vocabularies are used.
         model: that translates.
-        pairs: `SentencePairs`, of which the first `sentences` are translated.
+        pairs: `SentencePairs`, of which the first `sentences` are translated;
+            of several directions, the first ones of each, in equal shares.
         progress: called with the number of sentences done after each batch;
             it may raise. Defaults to `None`.
         sentences: how many to translate. Defaults to 500.
@@ -76,7 +84,7 @@ class TranslationQuality(keras.callbacks.Callback):
     ):
         super().__init__()
         greedy = dataclasses.replace(run.search, beam_size=1)
-        self.pairs = pairs.first(sentences)
+        self.pairs, self.rows = _shares(pairs, run.source_tokenizer, sentences)
         self.translate = make_translate(run, model, greedy)
         self.progress = progress
         self.tokenizer = run.recipe.bleu_tokenizer
@@ -87,8 +95,38 @@ class TranslationQuality(keras.callbacks.Callback):
         found = translate_lines(self.translate, sources, progress=self.progress)
         bleu = evaluation.score(found, references, self.tokenizer)["bleu"]
         logs["val_bleu"] = bleu
+        for name, numbers in self.rows.items():
+            some, expected = (
+                [side[i] for i in numbers] for side in (found, references)
+            )
+            result = evaluation.score(some, expected, self.tokenizer)
+            logs[f"{PER_DIRECTION}{name}"] = result["bleu"]
         rows = zip(sources, found, references, strict=True)
         self.samples = list(itertools.islice(rows, 3))
+
+
+def _shares(pairs, tokenizer, most):
+    """Returns the first pairs of each direction, at most so many in all, and
+    the numbers of those that begin with each tag."""
+    tags = [
+        re.match(TAG, tokenizer.split_tags(source)[0])
+        for source in pairs.source
+    ]
+    names = [tag and name_of(tag[0]) for tag in tags]
+    share = most // max(len(set(names)), 1)
+    chosen: list[int] = []
+    rows: dict[str, list[int]] = {}
+    counts: collections.Counter = collections.Counter()
+    for i, name in enumerate(names):
+        counts[name] += 1
+        if counts[name] <= share:
+            if name:
+                rows.setdefault(name, []).append(len(chosen))
+            chosen.append(i)
+    source, target = (
+        [x[i] for i in chosen] for x in (pairs.source, pairs.target)
+    )
+    return SentencePairs(source, target), rows
 
 
 def make_translate(
@@ -337,7 +375,12 @@ def plot_training(folder: str | os.PathLike) -> pathlib.Path | None:
         ncols=2,
         frameon=False,
     )
-    draw(bleu, "val_bleu", "validation, greedy", "C1")
+    draw(bleu, "val_bleu", "all", "C1")
+    names = sorted({x for line in lines for x in line if PER_DIRECTION in x})
+    for i, name in enumerate(names, start=2):
+        draw(bleu, name, name.removeprefix(PER_DIRECTION), f"C{i}", "--")
+    if names:
+        bleu.legend(frameon=False)
     bleu.set_ylabel("BLEU, validation, greedy")
     bleu.set_ylim(0, 1.05 * max(bleu.get_ylim()[1], 1))
     draw(rate, "learning_rate", "learning rate")
