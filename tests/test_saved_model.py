@@ -599,7 +599,7 @@ def test_an_export_of_another_format_is_named(exported, tmp_path):
         (copy / METADATA).write_text(text)
         (copy / SUMS).unlink()
         write_sums(copy)
-        with pytest.raises(ValueError, match=f"format 3. Received.*={other}"):
+        with pytest.raises(ValueError, match=f"format 4. Received.*={other}"):
             SavedTranslator(copy)
 
 
