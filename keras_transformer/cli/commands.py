@@ -67,13 +67,8 @@ def prepare_by(function: Callable[..., Any], given: dict[str, Any]) -> None:
 
     tokenizers = None
     if "vocabulary_of" in given:
-        refused = {
-            "vocab_size",
-            "shared_vocabulary",
-            "vocabulary_pairs",
-            "tags",
-        }
-        refuse(given, refused, "--vocabulary-of")
+        names = {"vocab_size", "shared_vocabulary", "vocabulary_pairs", "tags"}
+        refuse(given, names, "--vocabulary-of")
         run = open_run(given["vocabulary_of"])
         tokenizers = run.source_tokenizer, run.target_tokenizer
     languages = None
@@ -292,7 +287,5 @@ def _exported(path):
 def _function(model, given):
     search = settings_of(SearchSettings, given)
     function = model.searched_with(**search) if search else model.translate
-    if "target_language" not in given:
-        return function
-    language = given["target_language"]
-    return functools.partial(function, target_language=language)
+    language = {"target_language"} & given.keys()
+    return functools.partial(function, **{n: given[n] for n in language})

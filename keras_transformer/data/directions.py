@@ -11,7 +11,6 @@ from typing import Any
 
 from keras_transformer.data.cleaning import is_blank
 from keras_transformer.data.options import Preparation
-from keras_transformer.data.sentencepiece_file import name_of
 from keras_transformer.data.text_files import PairStream, check_name_parts
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.validation import shown
@@ -61,7 +60,7 @@ def check_tags(tokenizer: Tokenizer, tags: Iterable[str]) -> None:
     Raises:
         ValueError: if it lacks one.
     """
-    known = list(map(name_of, tokenizer.tags))
+    known = tokenizer.tag_names
     if missing := [tag for tag in tags if tag not in known]:
         raise ValueError(
             "A vocabulary that is given must have all tags. Received: one with "

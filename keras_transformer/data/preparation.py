@@ -64,7 +64,7 @@ from keras_transformer.data.shards import (
     read_records,
     readable_rows,
 )
-from keras_transformer.data.text_files import PairStream, check_name_parts
+from keras_transformer.data.text_files import Pair, PairStream, check_name_parts
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import (
     learn_vocabularies,
@@ -311,7 +311,19 @@ def make_job(
         opened(corpus, settings.train_split, direction)
         for corpus, direction in zip(corpora, directions, strict=True)
     ]
-    held_out = _held_out(settings, evaluation, streams, directions[:evaluated])
+    held_out: dict[int, list[Pair]] = {}
+    left = settings.validation_pairs
+    for i, (source, target) in enumerate(directions[:evaluated]):
+        corpus = (
+            evaluation["validation"][i] if "validation" in evaluation else ()
+        )
+        sides = dataclasses.replace(settings, source=source, target=target)
+        if left is not None or (
+            isinstance(corpus, str) and lacks_validation(corpus, sides)
+        ):
+            wanted = left and -(-left // (evaluated - i))
+            held_out[i] = draw_pairs(streams[i], wanted, settings.seed)
+            left = left and left - len(held_out[i])
     if held_out:
         pairs = [pair for some in held_out.values() for pair in some]
         if languages is not None:  # the other direction must not know them
@@ -320,7 +332,6 @@ def make_job(
         count = sum(map(len, held_out.values()))
         print(f"Held {count:,} pairs out of training, to validate on.")
         settings = dataclasses.replace(settings, validation_pairs=count)
-
     kept = {**({"validation": []} if held_out else {}), **evaluation}
 
     def stream_of(name, number):
@@ -347,29 +358,6 @@ def make_job(
         directions,
         prefixes,
     )
-
-
-def _held_out(settings, evaluation, streams, directions):
-    """Returns the pairs that are held out of corpora for validation, by the
-    number of the corpus."""
-    wanted = settings.validation_pairs
-    chosen = []
-    for number, (source, target) in enumerate(directions):
-        corpus = evaluation.get("validation", [None] * len(directions))[number]
-        names = dataclasses.replace(settings, source=source, target=target)
-        if wanted is not None or (
-            isinstance(corpus, str) and lacks_validation(corpus, names)
-        ):
-            chosen.append(number)
-    return {
-        number: draw_pairs(
-            streams[number],
-            # Shares that differ by one at most.
-            wanted and max((wanted + place) // len(chosen), 1),
-            settings.seed,
-        )
-        for place, number in enumerate(chosen)
-    }
 
 
 @contextlib.contextmanager

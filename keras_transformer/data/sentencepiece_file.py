@@ -97,11 +97,6 @@ def tag_of(name: str) -> str:
     return f">>{name}<<"
 
 
-def name_of(tag: str) -> str:
-    """Returns the name in a tag."""
-    return tag[2:-2]
-
-
 def is_line_break(piece: str) -> bool:
     """Returns whether a piece ends a line, which only two characters do, as in
     `read_lines`."""

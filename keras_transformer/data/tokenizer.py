@@ -96,6 +96,7 @@ class Tokenizer:
             for piece, i in self._ids.items()
             if processor.is_control(i) and re.findall(TAG, piece) == [piece]
         }
+        self.tag_names = [tag[2:-2] for tag in self.tags]
         self._tags = re.compile(self.tag_pattern(), re.DOTALL)
         self.normalizes = bool(proto.normalizer_spec.precompiled_charsmap)
         self.longest_piece = max(len(piece.encode()) for piece in self._ids)

@@ -158,7 +158,7 @@ def export(
             "draft_tokens": draft_tokens,
             "max_pieces": translator.max_pieces,
             "max_length": translator.max_length,
-            "tags": translator.languages,
+            "tags": run.source_tokenizer.tag_names,
         }
         (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
         serving.write_extras(
@@ -257,7 +257,7 @@ def write(
         return fixed.n_best(text, beam_size, alpha, max_length, target_language)
 
     function: Any = n_best
-    if translator.languages:
+    if translator.source_tokenizer.tags:
         function = n_best_in
         defaults["target_language"] = tf.constant("")
     # Its defaults in Python are those of a server.

@@ -1,6 +1,5 @@
 """An exported SavedModel in Python."""
 
-import functools
 import os
 from collections.abc import Callable, Iterable
 
@@ -52,9 +51,8 @@ class SavedTranslator:
 
         Args:
             text: a string, or strings, of which 64 are translated at a time.
-            target_language: one that the model has a tag of, such as "de" of
-                `>>de<<`. Defaults to `None`: strings begin with their tags, if
-                any.
+            target_language: such as "de", for a model that knows tags such as
+                `>>de<<`. Defaults to `None`: strings have their tags, if any.
 
         Returns:
             A string, or a list of strings in the same order.
@@ -63,10 +61,9 @@ class SavedTranslator:
             ValueError: if the model does not know the language.
         """
         lines = [text] if isinstance(text, str) else list(text)
-        translate = functools.partial(
-            self.translate, target_language=target_language
+        found = translate_lines(
+            lambda some: self.translate(some, target_language), lines
         )
-        found = translate_lines(translate, lines)
         return found[0] if isinstance(text, str) else found
 
     def translate(
@@ -87,10 +84,8 @@ class SavedTranslator:
 
     def _tagged(self, text, target_language):
         """Returns strings as a tensor, with the tag of a language."""
-        text = as_strings(text)
-        if not target_language:
-            return text
-        return for_language(text, target_language, self.metadata["tags"])
+        language, known = target_language or "", self.metadata["tags"]
+        return for_language(as_strings(text), language, known)
 
     def explain(self, line: str, target_language: str | None = None) -> dict:
         """Returns the best translation of one string, and its attention.

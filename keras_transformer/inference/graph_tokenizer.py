@@ -11,7 +11,6 @@ from keras_transformer.data.cleaning import (
     RE2_INVISIBLE,
     RE2_SPACES,
 )
-from keras_transformer.data.sentencepiece_file import tag_of
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import END, UNKNOWN
 
@@ -100,11 +99,9 @@ class GraphTokenizer:
         ids = tf.where(is_tag, tf.constant(list(known.values())), UNKNOWN)
         ends = tf.strings.regex_replace(tags, "<<", "")
         counts = tf.strings.length(tags) - tf.strings.length(ends)
-        return tf.RaggedTensor.from_row_lengths(
-            tf.reduce_max(ids, axis=1),
-            tf.cast(counts // 2, tf.int64),
-            validate=False,
-        )
+        counts = tf.cast(counts // 2, tf.int64)
+        ids = tf.reduce_max(ids, axis=1)
+        return tf.RaggedTensor.from_row_lengths(ids, counts, validate=False)
 
     def is_blank(self, text: tf.Tensor) -> tf.Tensor:
         """Returns which strings a reader sees as blank, tags apart."""
@@ -189,32 +186,25 @@ def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:
 def for_language(
     text: tf.Tensor, language: str | tf.Tensor, known: Sequence[str]
 ) -> tf.Tensor:
-    """Returns strings `(B,)` that begin with the tag of a target language.
+    """Returns strings `(B,)` with the tag of a target language before them.
 
     Args:
         text: the strings.
-        language: one of the known ones, or "" for the strings as they are. It
-            may be a scalar tensor.
+        language: one of the known ones, or "" for no tag; may be a tensor.
         known: names of the tags of a vocabulary.
 
     Raises:
         ValueError: if the language is another one. If it is a tensor, the graph
             raises a `tf.errors.InvalidArgumentError`.
     """
-    languages = ", ".join(known) or "no language, as it has no tags"
-    message = f"`target_language` may be {languages}."
-    if not tf.is_tensor(language):
-        if language and language not in known:
-            raise ValueError(
-                f"{message} Received: target_language={language!r}"
-            )
-        prefix = f"{tag_of(language)} " if language else ""
-        return tf.strings.join([prefix, text])
+    if not tf.is_tensor(language) and not language:
+        return text
+    languages = ", ".join(known) or "none, as the model has no tags"
+    message = f"`target_language` may be {languages}. Received:"
+    if not tf.is_tensor(language) and language not in known:
+        raise ValueError(f"{message} target_language={language!r}")
     is_known = tf.reduce_any(tf.equal(language, ["", *known]))
-    check = tf.debugging.Assert(
-        is_known, [f"{message} Received: target_language =", language]
-    )
+    check = tf.debugging.Assert(is_known, [message, language])
     with tf.control_dependencies([check]):
-        prefix = tf.strings.join([">>", language, "<< "])
-    prefix = tf.where(tf.equal(language, ""), "", prefix)
-    return tf.strings.join([prefix, text])
+        tag = tf.strings.join([">>", language, "<< "])
+    return tf.strings.join([tf.where(tf.equal(language, ""), "", tag), text])

@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.data.sentencepiece_file import name_of
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import END, PAD
 from keras_transformer.inference.capitals import as_sentence, is_in_capitals
@@ -150,9 +149,8 @@ class Translator:
             max_length: maximum number of pieces of a translation, end token
                 included, an integer or scalar tensor. Defaults to that of the
                 settings, whose `extra_length` always holds.
-            target_language: one that a tag of the vocabulary names, a string or
-                scalar tensor. Defaults to "": the text begins with its tags, if
-                any.
+            target_language: name of a tag of the vocabulary, a string or scalar
+                tensor. Defaults to "": the text has its tags, if any.
 
         Returns:
             A dictionary of `translation`, strings `(B, K)`; `score`, float32
@@ -169,9 +167,8 @@ class Translator:
         beam_size, alpha, max_length = _checked(
             self.settings, beam_size, alpha, max_length
         )
-        text = as_strings(text)
-        if tf.is_tensor(target_language) or target_language:
-            text = for_language(text, target_language, self.languages)
+        known = self.source_tokenizer.tag_names
+        text = for_language(as_strings(text), target_language, known)
         text, capitals = self._recased(text)
         pieces, truncated = self._source(text)
         is_full = ~self._is_blank(text, pieces)
@@ -313,11 +310,6 @@ class Translator:
         return self.decoding.model_class(self.model.config, weights)
 
     @property
-    def languages(self) -> list[str]:
-        """The names of the tags that a source may begin with."""
-        return list(map(name_of, self.source_tokenizer.tags))
-
-    @property
     def max_pieces(self) -> int:
         """Returns the maximum number of pieces of a source, its end apart."""
         return self._at_most_positions(self.settings.max_source_length + 1) - 1
@@ -385,11 +377,8 @@ class Translator:
         are."""
         if not self.settings.recase_capitals:
             return text, tf.zeros_like(text, tf.bool)
-        tokenizer = self.source_tokenizer
-        tags, rest = None, text
-        if (
-            tokenizer.tags and tokenizer.rule
-        ):  # Marian recases no text with tags
+        tokenizer, tags, rest = self.source_tokenizer, None, text
+        if tokenizer.tags and tokenizer.rule:  # Marian's have no rule
             tags, rest = self._source_pieces.split_tags(text)
         capitals = is_in_capitals(rest)
         sentence = as_sentence(rest)

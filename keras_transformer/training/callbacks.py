@@ -1,11 +1,9 @@
 """Callbacks of training: translation quality, logs, checkpoints."""
 
-import collections
 import dataclasses
 import itertools
 import os
 import pathlib
-import re
 import time
 import warnings
 from collections.abc import Callable
@@ -14,7 +12,6 @@ import keras
 
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.data.corpus import SentencePairs
-from keras_transformer.data.sentencepiece_file import TAG, name_of
 from keras_transformer.inference import evaluation
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
@@ -25,7 +22,6 @@ from keras_transformer.training.resume import Best, ResumePoint, write_validated
 from keras_transformer.training.run import Run, read_records, write_records
 
 LOG = "log.jsonl"
-PER_DIRECTION = "val_bleu_"  # begins the names of scores by target language
 
 
 def training_callbacks(
@@ -84,7 +80,17 @@ class TranslationQuality(keras.callbacks.Callback):
     ):
         super().__init__()
         greedy = dataclasses.replace(run.search, beam_size=1)
-        self.pairs, self.rows = _shares(pairs, run.source_tokenizer, sentences)
+        rows = _directions(pairs, run.source_tokenizer).values()
+        share = sentences // max(len(rows), 1)
+        chosen = sorted(i for some in rows for i in some[:share])
+        source, target = (
+            [side[i] for i in chosen] for side in (pairs.source, pairs.target)
+        )
+        self.pairs = SentencePairs(source, target)
+        self.rows = {"val_bleu": list(range(len(chosen)))}
+        for name, some in _directions(self.pairs, run.source_tokenizer).items():
+            if name:
+                self.rows[f"val_bleu_{name}"] = some
         self.translate = make_translate(run, model, greedy)
         self.progress = progress
         self.tokenizer = run.recipe.bleu_tokenizer
@@ -93,40 +99,23 @@ class TranslationQuality(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict):
         sources, references = self.pairs.source, self.pairs.target
         found = translate_lines(self.translate, sources, progress=self.progress)
-        bleu = evaluation.score(found, references, self.tokenizer)["bleu"]
-        logs["val_bleu"] = bleu
-        for name, numbers in self.rows.items():
-            some, expected = (
-                [side[i] for i in numbers] for side in (found, references)
-            )
-            result = evaluation.score(some, expected, self.tokenizer)
-            logs[f"{PER_DIRECTION}{name}"] = result["bleu"]
-        rows = zip(sources, found, references, strict=True)
-        self.samples = list(itertools.islice(rows, 3))
+        for name, rows in self.rows.items():
+            sides = [[side[i] for i in rows] for side in (found, references)]
+            result = evaluation.score(sides[0], sides[1], self.tokenizer)
+            logs[name] = result["bleu"]
+        samples = zip(sources, found, references, strict=True)
+        self.samples = list(itertools.islice(samples, 3))
 
 
-def _shares(pairs, tokenizer, most):
-    """Returns the first pairs of each direction, at most so many in all, and
-    the numbers of those that begin with each tag."""
-    tags = [
-        re.match(TAG, tokenizer.split_tags(source)[0])
-        for source in pairs.source
-    ]
-    names = [tag and name_of(tag[0]) for tag in tags]
-    share = most // max(len(set(names)), 1)
-    chosen: list[int] = []
-    rows: dict[str, list[int]] = {}
-    counts: collections.Counter = collections.Counter()
-    for i, name in enumerate(names):
-        counts[name] += 1
-        if counts[name] <= share:
-            if name:
-                rows.setdefault(name, []).append(len(chosen))
-            chosen.append(i)
-    source, target = (
-        [x[i] for i in chosen] for x in (pairs.source, pairs.target)
-    )
-    return SentencePairs(source, target), rows
+def _directions(pairs, tokenizer):
+    """Returns the numbers of the pairs of each direction, by the name of the
+    tag that the sources begin with, or ""."""
+    found: dict[str, list[int]] = {}
+    for i, source in enumerate(pairs.source):
+        tags, _ = tokenizer.split_tags(source)
+        name = tags.partition("<<")[0].removeprefix(">>")
+        found.setdefault(name, []).append(i)
+    return found
 
 
 def make_translate(
@@ -375,11 +364,10 @@ def plot_training(folder: str | os.PathLike) -> pathlib.Path | None:
         ncols=2,
         frameon=False,
     )
-    draw(bleu, "val_bleu", "all", "C1")
-    names = sorted({x for line in lines for x in line if PER_DIRECTION in x})
-    for i, name in enumerate(names, start=2):
-        draw(bleu, name, name.removeprefix(PER_DIRECTION), f"C{i}", "--")
-    if names:
+    names = sorted({x for line in lines for x in line if "val_bleu" in x})
+    for i, name in enumerate(names, start=1):
+        draw(bleu, name, name.removeprefix("val_bleu_"), f"C{i}")
+    if len(names) > 1:
         bleu.legend(frameon=False)
     bleu.set_ylabel("BLEU, validation, greedy")
     bleu.set_ylim(0, 1.05 * max(bleu.get_ylim()[1], 1))

@@ -6,11 +6,7 @@ import time
 
 import keras
 
-from keras_transformer.training.callbacks import (
-    PER_DIRECTION,
-    TranslationQuality,
-    steps_of,
-)
+from keras_transformer.training.callbacks import TranslationQuality, steps_of
 
 SECONDS_OF_TERMINAL, SECONDS_OF_FILE = 0.2, 60.0  # between two lines
 WIDTH = 100  # characters of a sentence that are shown
@@ -76,13 +72,9 @@ class Progress(keras.callbacks.Callback):
             parts.append(f"loss {logs['nll']:.3f}")
         if "val_nll" in logs:
             parts.append(f"validation {logs['val_nll']:.3f}")
-        if "val_bleu" in logs:
-            parts.append(f"BLEU {logs['val_bleu']:.1f}")
-            parts += [
-                f"{name.removeprefix(PER_DIRECTION)} {value:.1f}"
-                for name, value in logs.items()
-                if name.startswith(PER_DIRECTION)
-            ]
+        for name in (name for name in logs if name.startswith("val_bleu")):
+            direction = name.removeprefix("val_bleu").replace("_", " ", 1)
+            parts.append(f"BLEU{direction} {logs[name]:.1f}")
         if steps := self.step - self.epoch_first:
             seconds = (self.epoch_ended - self.epoch_began) / steps
             parts.append(f"{logs['tokens/s']:,.0f} tokens/s")
