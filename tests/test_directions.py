@@ -12,6 +12,7 @@ from conftest import SMALL, translator_of
 from test_serve import SearchingEngine, with_version
 
 from keras_transformer.cli import main as command
+from keras_transformer.data.bpe_dropout import SampledPairs
 from keras_transformer.data.corpus import SentencePairs, load_pairs
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.preparation import prepare
@@ -124,6 +125,18 @@ def test_several_tags_begin_a_source(prepared):
             ids
         ]
         assert bool(graph.is_blank(tf.constant([text]))[0]) == (not rest)
+
+
+def test_bpe_dropout_leaves_tags_whole(prepared):
+    tokenizers = prepared.source_tokenizer, prepared.target_tokenizer
+    sampled = SampledPairs(prepared, *tokenizers, 0.5, seed=1, max_length=256)
+    rows = np.arange(0, len(prepared), 100)
+    usual, found = (
+        pairs.read(rows, 0).source.tolist() for pairs in (prepared, sampled)
+    )
+    assert [row[0] for row in found] == [row[0] for row in usual]
+    assert found != usual
+    assert tokenizers[0].decode(found) == tokenizers[0].decode(usual)
 
 
 def test_equal_pairs_of_other_directions_are_no_duplicates(tmp_path):
