@@ -291,8 +291,11 @@ def test_a_server_batches_requests_of_one_language(exported):
 
     async def use(version):
         text = np.array([b"Yes."], object)
-        languages = [np.array(x, object) for x in (b"de", b"en", b"de")]
-        inputs = [{"text": text, "target_language": x} for x in languages]
+        languages = [x.encode() for x in ("de", "en", "de")]  # three objects
+        inputs = [
+            {"text": text, "target_language": np.array(x, object)}
+            for x in languages
+        ]
         inputs.append({"text": text})
         return await asyncio.gather(
             *(version.predict("n_best", one) for one in inputs)

@@ -593,8 +593,8 @@ def test_an_export_of_another_format_is_named(exported, tmp_path):
     copy = tmp_path / "1"
     shutil.copytree(exported, copy)
     metadata = json.loads((copy / METADATA).read_text())
-    assert metadata["format"] == 3
-    for other in (2, None):
+    assert metadata["format"] == 4
+    for other in (3, None):
         text = json.dumps(metadata | {"format": other})
         (copy / METADATA).write_text(text)
         (copy / SUMS).unlink()
