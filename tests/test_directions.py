@@ -23,8 +23,11 @@ from keras_transformer.inference import GraphTokenizer
 from keras_transformer.inference.layer_translator import LayerTranslator
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.serve import worker
+from keras_transformer.serve.rest_json import read_predict_request
+from keras_transformer.serve.served_model import read_signatures
 from keras_transformer.training import callbacks, load_model
 from keras_transformer.training.new_run import start_run
+from keras_transformer.training.progress import Progress
 from keras_transformer.training.train_run import train
 
 BOTH = [("en", "de"), ("de", "en")]
@@ -216,6 +219,15 @@ def test_each_direction_has_a_score(prepared, run):
     quality.on_epoch_end(0, logs)
     assert (logs["val_bleu_de"], logs["val_bleu_en"]) == (100.0, 0.0)
     assert 0 < logs["val_bleu"] < 100
+    lines = []
+    shown = Progress(4, 4, quality, verbose=2)
+    shown.set_model(model)
+    shown._print = lambda line, **_: lines.append(line)
+    shown.step = shown.first_timed = shown.epoch_first = 4
+    shown.on_epoch_end(0, logs)
+    scores = f"BLEU {logs['val_bleu']:.1f}  BLEU de 100.0  BLEU en 0.0"
+    assert scores in lines[0]
+    assert callbacks.plot_training(run.folder).exists()
 
 
 def test_a_target_language_is_a_tag_in_the_text(run, exported):
@@ -263,6 +275,24 @@ def test_a_target_language_is_a_tag_in_the_text(run, exported):
         pieces = model.explain(LINES[0], language)["source_pieces"]
         assert pieces[0] == f">>{language}<<"
     assert not np.allclose(scores[0][:2], scores[1][:2])
+
+
+def test_requests_over_both_protocols_have_a_target_language(exported):
+    signatures = read_signatures(exported)
+    default = signatures["n_best"].defaults["target_language"]
+    assert tf.make_ndarray(default).tolist() == b""  # which gRPC looks at
+    inputs = {"beam_size": 2, "alpha": 0.6, "max_length": 9}
+    answers = []
+    for text, language in ((">>en<< Ja.", ""), ("Ja.", "en")):
+        body = inputs | {"text": [text], "target_language": language}
+        document = {"signature_name": "n_best", "inputs": body}
+        request = read_predict_request(document, signatures)
+        model = SavedTranslator(exported).loaded
+        kind, found = worker.answer(model.signatures, "n_best", request.inputs)
+        assert kind == "outputs", found
+        answers.append(found)
+    for name, value in answers[0].items():
+        np.testing.assert_array_equal(value, answers[1][name])
 
 
 def test_an_unknown_target_language_is_named(run, exported):
