@@ -46,7 +46,7 @@ def tagged():
 @pytest.fixture(scope="module")
 def learned():
     lines = [line for pair in pairs_of_split("train", 99) for line in pair]
-    model = learn_byte_pairs(lines, 330, [">>fra<<", ">>deu<<"])
+    model = learn_byte_pairs(lines, 400, [">>fra<<", ">>deu<<"])
     return Tokenizer(with_rule(model, "source"))
 
 
