@@ -63,6 +63,12 @@ def check_types(settings: Any) -> None:
         types = typing.get_args(field.type) or (field.type,)
         if value is None and type(None) in types:
             continue
+        if typing.get_origin(field.type) is tuple:  # of strings
+            is_list = isinstance(value, list | tuple)
+            holds = is_list and all(isinstance(x, str) for x in value)
+            check_field(settings, field.name, holds, "a list of strings")
+            object.__setattr__(settings, field.name, tuple(value))
+            continue
         for type_, (known, expected, of_python) in FIELD_TYPES.items():
             if type_ in types:
                 is_bool = isinstance(value, bool) and type_ is not bool

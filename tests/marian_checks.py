@@ -113,14 +113,14 @@ class TokenRule:
         self.has_tags = any(re.fullmatch(">>.*<<", p) for p in side.pieces)
 
     def theirs(self, text):
-        tags, pieces = self._pieces(text, True)
+        tags, pieces = self._pieces(text, 1)
         return [*map(self._id, tags + pieces), self.special.end]
 
     def ours(self, text):
-        """A tag is one only where the vocabulary has tags; in a run of
-        characters that this side's SentencePiece does not know, those that the
-        vocabulary has keep their ids."""
-        tags, pieces = self._pieces(text, self.has_tags)
+        """A tag is one only where the vocabulary has tags, and others that it
+        has may follow; in a run of characters that this side's SentencePiece
+        does not know, those that the vocabulary has keep their ids."""
+        tags, pieces = self._pieces(text, 99 if self.has_tags else 0)
         ids = list(map(self._id, tags))
         for piece in pieces:
             if piece in self.known:
@@ -133,11 +133,16 @@ class TokenRule:
                     ids.append(id_)
         return [*ids, self.special.end]
 
-    def _pieces(self, text, has_tags):
-        match = re.match("(?s)>>.*?<<", text) if has_tags else None
-        tag = match[0] if match else ""
-        pieces = self.processor.encode(text[len(tag) :], out_type=str)
-        return [tag] if tag else [], pieces
+    def _pieces(self, text, most_tags):
+        tags = []
+        while len(tags) < most_tags:
+            match = re.match("(?s)( *)(>>.*?<<)", text)
+            known = match and (match[2] in self.ids if tags else not match[1])
+            if not known:
+                break
+            tags.append(match[2])
+            text = text[match.end() :]
+        return tags, self.processor.encode(text, out_type=str)
 
     def _id(self, piece):
         return self.ids.get(piece, self.special.unknown)

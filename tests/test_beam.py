@@ -44,10 +44,20 @@ def test_a_pipeline_prepares_the_same_bytes(
         drop_duplicates=True,
     )
     corpora, weights = [str(corpus)] * 2, [1, 2.5]
+    # In both directions, or as two corpora of one.
+    languages = None if shared else [("en", "de"), ("de", "en")]
     found = prepare_on_beam(
-        corpora, tmp_path / "beam", settings, weights, options=OPTIONS
+        corpora,
+        tmp_path / "beam",
+        settings,
+        weights,
+        languages=languages,
+        options=OPTIONS,
     )
-    expected = prepare(corpora, tmp_path / "local", settings, weights)
+    expected = prepare(
+        corpora, tmp_path / "local", settings, weights, languages=languages
+    )
+    assert len(expected.source_tokenizer.tags) == (0 if shared else 2)
     assert folder_bytes(found.folder) == folder_bytes(expected.folder)
     # With a vocabulary that is given, and without looking for duplicates.
     given = expected.source_tokenizer, expected.target_tokenizer

@@ -170,8 +170,11 @@ fs.writeFileSync(new URL("./explanation.js", import.meta.url), `
 `);
 let current = "1";
 let file;
+let tags = [];
+const languages = [];
 const search = { beam_size: 4, alpha: 0.6, max_length: 9, max_beam_size: 9 };
-const other = { name: "a", version: "1", signature: "", ...search };
+const none = { signature: "", tags: [] };
+const other = { name: "a", version: "1", ...none, ...search };
 globalThis.document = {};
 globalThis.addEventListener = () => {};
 globalThis.Option = function (textContent, value) {
@@ -192,12 +195,13 @@ globalThis.fetch = async (path, { body }) => {
   }
   if (path === "api/models") {
     await pause(50);
-    const model = { ...other, name: "b", version: current };
+    const model = { ...other, name: "b", version: current, tags };
     return answer({ models: [other, model] });
   }
   if (path !== `v1/models/b/versions/${current}:predict`) {
     return answer({ error: "Servable not found" }, 404);
   }
+  languages.push(inputs.target_language ?? null);
   const found = inputs.text.map((text) => text + current);
   const isList = signature_name === "n_best";
   return answer({ outputs: {
@@ -245,7 +249,19 @@ page.beamSize.listeners.change();
 current = "4";
 await pause();
 shown.push(await file.text(), page.beamSize.value);
-console.log(JSON.stringify(shown));
+
+// A model of several languages is always asked for one, or for none in words.
+tags = ["de", "bt"];
+current = "5";
+await loadModels();
+page.model.value = 1;
+page.model.listeners.change();
+await pause();
+page.language.value = "de";
+page.language.listeners.change();
+await pause();
+shown.push(page.language.children.length, new Set(languages.slice(0, -2)).size);
+console.log(JSON.stringify([...shown, ...languages.slice(-2)]));
 """
-    expected = ["x1-1", "x2-2", "y3", "x2-3", None, "y4", 2]
+    expected = ["x1-1", "x2-2", "y3", "x2-3", None, "y4", 2, 3, 1, "", "de"]
     assert run(script) == expected

@@ -593,13 +593,13 @@ def test_an_export_of_another_format_is_named(exported, tmp_path):
     copy = tmp_path / "1"
     shutil.copytree(exported, copy)
     metadata = json.loads((copy / METADATA).read_text())
-    assert metadata["format"] == 3
-    for other in (2, None):
+    assert metadata["format"] == 4
+    for other in (3, None):
         text = json.dumps(metadata | {"format": other})
         (copy / METADATA).write_text(text)
         (copy / SUMS).unlink()
         write_sums(copy)
-        with pytest.raises(ValueError, match=f"format 3. Received.*={other}"):
+        with pytest.raises(ValueError, match=f"format 4. Received.*={other}"):
             SavedTranslator(copy)
 
 

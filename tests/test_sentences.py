@@ -203,13 +203,13 @@ def test_each_sentence_needs_a_translation():
 class UpperCase:
     """Translates to capitals; cuts strings of more than 40 bytes."""
 
-    has_tags = False
+    tags = ()
 
     def __init__(self, path):
         self.metadata = {
             "dtype": "float32",
             "source": path,
-            "has_tags": self.has_tags,
+            "tags": self.tags,
         }
 
     def translate(self, text):
@@ -244,12 +244,15 @@ def test_a_tag_at_the_beginning_holds_for_the_document(translate, monkeypatch):
     # In a model without tags, it is a quotation.
     status, output, _ = translate(text, "en", "--document")
     assert (status, output) == (0, text.upper())
-    monkeypatch.setattr(UpperCase, "has_tags", True)
+    monkeypatch.setattr(UpperCase, "tags", ["deu", "fra", "bt"])
     status, output, _ = translate(text, "en", "--document")
     assert status == 0
     assert output == (
         b">>DEU<< ONE. >>DEU<< TWO.\n>>FRA<< THREE.\n>>DEU<< FOUR.\n"
     )
+    text = b">>deu<< >>bt<< One. Two.\n"
+    status, output, _ = translate(text, "en", "--document")
+    assert output == b">>DEU<< >>BT<< ONE. >>DEU<< >>BT<< TWO.\n"
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\n\n", b" ", b"\r\n"])

@@ -15,11 +15,14 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer import LanguageModel, Transformer, TransformerConfig
+from keras_transformer.data.byte_pairs import learn_byte_pairs
+from keras_transformer.data.sentencepiece_file import with_rule
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.export import export_language_model, saved_model
 from keras_transformer.export import tensorflow_serving as serving
 from keras_transformer.export.files import SUMS, check_intact
 from keras_transformer.export.saved_translator import SavedTranslator
-from keras_transformer.inference import TextTokenizer
+from keras_transformer.inference import GraphTokenizer, TextTokenizer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
 from keras_transformer.inference.translator import Translator
@@ -87,6 +90,9 @@ def test_the_list_of_operations_is_exactly_what_exports_use(
     for path in (exported, tmp_path / "other", language):
         data = (path / "saved_model.pb").read_bytes()
         used |= {node.op for node in serving._nodes(data)}
+    model = learn_byte_pairs(["one two three, four."] * 9, 290, [">>de<<"])
+    tagged = GraphTokenizer(Tokenizer(with_rule(model, "source")))
+    used |= operations_of(tagged.encode, tf.TensorSpec([None], tf.string))
     for name in ACTIVATIONS:
         activation = keras.activations.get(name)
         for dtype in ("float32", "bfloat16"):

@@ -16,6 +16,7 @@ from keras_transformer.data.batches import Rows
 from keras_transformer.data.builtin.phrases import pairs_of_split
 from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.data.cleaning import RULES, clean
+from keras_transformer.data.sentencepiece_file import with_rule
 from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
 from keras_transformer.ids import END, PAD, START, UNKNOWN
 from keras_transformer.inference import GraphTokenizer
@@ -23,6 +24,10 @@ from keras_transformer.inference.lines import encoded
 
 # Characters are lone surrogates, too, and bytes need not be UTF-8.
 ANY_STRING = st.text(st.characters()) | st.binary()
+PARTS = [b">>fra<<", b">>deu<<", b">>x<<", b">>", b"<<", b" ", b"\xc2\xa0"]
+TAGGED = st.tuples(
+    st.lists(st.sampled_from(PARTS), min_size=1).map(b"".join), st.binary()
+).map(b"".join)
 
 
 @pytest.fixture(scope="module", params=RULES)
@@ -36,6 +41,13 @@ def tokenizer(request):
 def tagged():
     """An imported tokenizer, which cuts more pieces than it knows."""
     return marian_checks.source_tokenizer_of(TINY)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    lines = [line for pair in pairs_of_split("train", 99) for line in pair]
+    model = learn_byte_pairs(lines, 400, [">>fra<<", ">>deu<<"])
+    return Tokenizer(with_rule(model, "source"))
 
 
 def encode(tokenizer, texts):
@@ -79,14 +91,14 @@ def test_text_is_encoded_as_the_library_does_it(tokenizer, texts):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(ANY_STRING | st.binary().map(b">>fra<<".__add__)))
+@given(st.lists(ANY_STRING | TAGGED))
 @example(
     [">>fra<< Room >>7<<", b">>fra<<\xff\n", b">>\xc3<<\xe2\x82\0a", "\ud800"]
 )
 def test_any_strings_are_encoded_alike_in_python_and_in_graphs(
-    tokenizer, tagged, texts
+    tokenizer, tagged, learned, texts
 ):
-    for each in (tokenizer, tagged):
+    for each in (tokenizer, tagged, learned):
         ids = encode(each, texts)
         assert all(0 < i < each.vocab_size for row in ids for i in row)
         decode(each, ids)

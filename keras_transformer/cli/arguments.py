@@ -164,6 +164,14 @@ def _add_prepare(line):
         help="how often an epoch has the pairs of each corpus (default: once)",
     )
     sub.add_argument(
+        "--languages",
+        nargs="+",
+        metavar="SOURCE-TARGET",
+        help="languages of each corpus, to learn several directions: sources "
+        "begin with the tag of their target language, such as >>de<< "
+        "(default: those of --source and --target, without tags)",
+    )
+    sub.add_argument(
         "--vocabulary-of",
         metavar="RUN",
         help="run whose vocabulary is taken (default: it is learned)",
@@ -414,6 +422,12 @@ def _add_model(sub, several=False):
         "newest one is taken; or one version",
     )
     add_options(sub, SearchSettings, "as exported", SEARCH_OF_A_CALL)
+    sub.add_argument(
+        "--target-language",
+        metavar="CODE",
+        help="language to translate into, for a model of several; its lines "
+        "may begin with a tag such as >>de<< instead",
+    )
     sub.add_argument(
         "--batch-size",
         type=int,

@@ -5,6 +5,7 @@ The functions that a command calls have the defaults.
 """
 
 import dataclasses
+import functools
 import inspect
 import json
 import os
@@ -68,16 +69,21 @@ def prepare_by(function: Callable[..., Any], given: dict[str, Any]) -> None:
 
     tokenizers = None
     if "vocabulary_of" in given:
-        refused = {"vocab_size", "shared_vocabulary", "vocabulary_pairs"}
-        refuse(given, refused, "--vocabulary-of")
+        names = {"vocab_size", "shared_vocabulary", "vocabulary_pairs", "tags"}
+        refuse(given, names, "--vocabulary-of")
         run = open_run(given["vocabulary_of"])
         tokenizers = run.source_tokenizer, run.target_tokenizer
+    languages = None
+    if "languages" in given:
+        refuse(given, {"source", "target"}, "prepare --languages")
+        languages = [tuple(text.split("-", 1)) for text in given["languages"]]
     found = function(
         given["corpora"],
         given["folder"],
         Preparation(**settings_of(Preparation, given)),
         weights=given.get("weights"),
         tokenizers=tokenizers,
+        languages=languages,
     )
     noise = ""
     if "noise" in given:
@@ -149,7 +155,8 @@ def translate(given: dict[str, Any]) -> None:
         refuse(given, STREAM_OPTIONS, "--explain")
         model = _exported(given["path"])
         attention = given.get("attention", "decoder")
-        _draw_attention(model, given["explain"], attention)
+        language = given.get("target_language")
+        _draw_attention(model, given["explain"], attention, language)
         return
     refuse(given, {"attention"}, "translate without --explain")
     if "document" in given:
@@ -164,8 +171,8 @@ def translate(given: dict[str, Any]) -> None:
         from keras_transformer.cli.document import translate_document
 
         language = given.get("language", model.metadata["source"])
-        has_tags = model.metadata["has_tags"]
-        translate_document(function, language, batch_size, workers, has_tags)
+        tags = model.metadata["tags"]
+        translate_document(function, language, batch_size, workers, tags)
         return
     counter, progress = CutCounter(function), Progress("lines")
     # Enough lines to sort by length, and few enough to bound the memory.
@@ -180,7 +187,7 @@ def translate(given: dict[str, Any]) -> None:
     counter.warn("lines")
 
 
-def _draw_attention(model, path, attention):
+def _draw_attention(model, path, attention, target_language):
     from keras_transformer.inference.attention_plot import plot_attention
 
     chunks = chunks_of_lines(standard_input(), 4096)
@@ -189,7 +196,7 @@ def _draw_attention(model, path, attention):
         raise ValueError(
             f"`--explain` draws one line of text. Received: {len(lines)} lines."
         )
-    found = model.explain(lines[0])
+    found = model.explain(lines[0], target_language)
     if not found["source_pieces"]:
         raise ValueError(
             "`--explain` draws the pieces of a line. Received: a blank line."
@@ -238,6 +245,8 @@ def evaluate(given: dict[str, Any]) -> None:
                 "model": model.metadata["signature"],
                 "search": model.metadata["search"] | search,
             }
+            if "target_language" in given:
+                result["target_language"] = given["target_language"]
             if path is paths[0]:
                 baselines.append(hypotheses)
             elif confidence:
@@ -371,4 +380,6 @@ def _exported(path, freeze=True):
 
 def _function(model, given):
     search = settings_of(SearchSettings, given)
-    return model.searched_with(**search) if search else model.translate
+    function = model.searched_with(**search) if search else model.translate
+    language = {"target_language"} & given.keys()
+    return functools.partial(function, **{n: given[n] for n in language})

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_transformer.cli.cut_counter import CutCounter
@@ -12,7 +12,7 @@ from keras_transformer.cli.stdio import (
     standard_input,
     standard_output,
 )
-from keras_transformer.data.sentencepiece_file import TAG
+from keras_transformer.data.sentencepiece_file import TAG, tag_of
 from keras_transformer.inference.lines import translate_lines
 from keras_transformer.inference.sentences import split_sentences
 
@@ -25,7 +25,7 @@ def translate_document(
     language: str,
     batch_size: int,
     workers: int,
-    has_tags: bool = False,
+    tags: Sequence[str] = (),
 ) -> None:
     """Translates standard input as a document.
 
@@ -38,23 +38,28 @@ def translate_document(
         language: language of the document, see `split_sentences`.
         batch_size: number of sentences to translate at a time.
         workers: number of threads that call `translate`.
-        has_tags: whether sentences begin with a tag of the target language,
-            such as `>>deu<<`. That of the first sentence then holds for all
-            that have none. Defaults to False.
+        tags: names of the tags that a sentence may begin with, such as "deu"
+            of `>>deu<<`. Those of the first sentence hold for all sentences
+            that have none. Defaults to none.
     """
     progress = Progress("sentences")
     counter = CutCounter(translate)
-    tag = None
+    known = "|".join(re.escape(tag_of(name)) for name in tags)
+    pattern = re.compile(rf"{TAG}(?:\s*(?:{known}))*" if tags else "")
+    start = None
     for lines in chunks_of_lines(
         standard_input(), LINES_AT_A_TIME, keep_ends=True
     ):
         text = b"".join(lines).decode(errors="replace")
         split = split_sentences(text, language)
         sentences = split.sentences
-        if has_tags and tag is None and sentences:
-            tag = _tag_of(sentences[0])
-        if tag:
-            sentences = [s if _tag_of(s) else f"{tag} {s}" for s in sentences]
+        if start is None and sentences:
+            start = _start_of(sentences[0], pattern)
+        if start:
+            sentences = [
+                s if _start_of(s, pattern) else f"{start} {s}"
+                for s in sentences
+            ]
         translations = translate_lines(
             counter, sentences, batch_size, progress, workers
         )
@@ -65,7 +70,7 @@ def translate_document(
     counter.warn("sentences")
 
 
-def _tag_of(sentence):
-    """Returns the tag of a target language that a sentence begins with."""
-    found = re.match(TAG, sentence)
+def _start_of(sentence, pattern):
+    """Returns the tags that a sentence begins with."""
+    found = pattern.match(sentence)
     return found[0] if found else ""

@@ -68,7 +68,8 @@ def add_options(
 
 def _add_option(parser, cls, field, default):
     hint = typing.get_type_hints(cls)[field.name]
-    members = typing.get_args(hint) or (hint,)  # a union has several
+    # A union has several, a tuple one.
+    members = typing.get_args(hint) or (hint,)
     kind = next(k for k in (bool, int, float, str) if k in members)
     if kind is bool:
         parser.add_argument(
@@ -81,10 +82,11 @@ def _add_option(parser, cls, field, default):
         return
     choices = field.metadata.get("choices")
     metavar = field.metadata.get("metavar", METAVARS.get(kind))
-    shown = "" if default is None else f" (default: {default})"
+    shown = "" if default in (None, ()) else f" (default: {default})"
     parser.add_argument(
         option_of(field),
         type=kind,
+        nargs="+" if typing.get_origin(hint) is tuple else None,
         dest=field.name,
         choices=choices,
         metavar=None if choices else metavar,

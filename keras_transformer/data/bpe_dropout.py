@@ -80,9 +80,10 @@ class _Words:
         self.tokenizer, self.rate, self.seed = tokenizer, rate, seed
         self.merges = tokenizer.merges()
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-        # A word begins with a mark; the end of a sentence is like a word.
+        # A word begins with a mark; a tag and the end of a sentence are whole.
         self.begins = np.array([piece.startswith("▁") for piece in pieces])
-        self.begins[END] = True
+        self.whole = {END, *tokenizer.tags.values()}
+        self.begins[list(self.whole)] = True
         self._forget()
 
     def _forget(self):
@@ -150,7 +151,7 @@ class _Words:
 
     def _segment(self, word, sample):
         ids = np.frombuffer(word, np.int32)
-        if len(ids) == 1 and ids[0] == END:
+        if len(ids) == 1 and int(ids[0]) in self.whole:
             return ids
         text = self.tokenizer.text_of(ids)
         rng = random.Random(f"{self.seed} {sample} {text}")

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import sentencepiece
 
@@ -26,10 +26,14 @@ class TooManyPiecesError(ValueError):
         self.most = most
 
 
-def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
+def learn_byte_pairs(
+    sentences: Iterable[str], vocab_size: int, tags: Sequence[str] = ()
+) -> bytes:
     """Returns the bytes of a SentencePiece model.
 
-    See `train_tokenizer`, which makes a `Tokenizer` of them.
+    See `train_tokenizer`, which makes a `Tokenizer` of them. The tags, such as
+    `>>de<<`, are control pieces: nothing is learned of them where the sentences
+    have them, and no text becomes one.
 
     Raises:
         ValueError: if the text does not allow so many or so few pieces.
@@ -50,6 +54,7 @@ def learn_byte_pairs(sentences: Iterable[str], vocab_size: int) -> bytes:
             unk_id=UNKNOWN,
             bos_id=START,
             eos_id=END,
+            control_symbols=list(tags),
             minloglevel=2,
         )
     except RuntimeError as error:

@@ -116,12 +116,16 @@ def _invisible_pattern(re2):
     )
 
 
+# What becomes a space by each rule.
+SPACES: dict[str, Ranges] = {
+    "source": WHITE_SPACE,
+    "target": [(0x20, 0x20), *LINE_ENDS],
+}
 # Patterns of `tf.strings`: invisible characters, to be replaced by `\1`; what
-# becomes a space by each rule; and text of which a reader sees nothing.
+# becomes a space; and text of which a reader sees nothing.
 RE2_INVISIBLE = _invisible_pattern(re2=True)
 RE2_SPACES = {
-    "source": pattern_of(WHITE_SPACE, re2=True),
-    "target": pattern_of([(0x20, 0x20), *LINE_ENDS], re2=True),
+    rule: pattern_of(ranges, re2=True) for rule, ranges in SPACES.items()
 }
 BLANK: Ranges = [*WHITE_SPACE, *INVISIBLE, *JOINERS, (SPACE_MARK, SPACE_MARK)]
 RE2_BLANK = pattern_of(BLANK, re2=True) + "*"

@@ -92,7 +92,10 @@ KINDS: dict[str, Noise] = {
 
 
 def noisy_copies(
-    pairs: Sequence[Pair], share: float, seed: Sequence[int]
+    pairs: Sequence[Pair],
+    share: float,
+    seed: Sequence[int],
+    tags: Sequence[str] = (),
 ) -> tuple[list[Pair], Counter[str]]:
     """Returns noisy copies of some pairs, each with one kind of noise.
 
@@ -100,6 +103,7 @@ def noisy_copies(
         pairs: the pairs.
         share: of the pairs that get a copy, from 0 to 1.
         seed: of the choice of pairs and of kinds.
+        tags: names of the tags that sources may begin with, which stay.
 
     Returns:
         The copies, and how many there are of each kind. A pair that a kind
@@ -107,12 +111,17 @@ def noisy_copies(
     """
     rng = np.random.default_rng(seed)
     copies, counts = [], Counter[str]()
+    tag = f">>(?:{'|'.join(tags)})<<" if tags else ""
+    known = re.compile(rf"(?:{tag}\s*)*" if tags else "")
     for row in np.flatnonzero(rng.random(len(pairs)) < share):
         source, target = pairs[int(row)]
+        found = known.match(source)
+        start = found[0] if found else ""
+        source = source.removeprefix(start)
         for kind in rng.permutation(list(KINDS)):
             copy = KINDS[kind](source, target, rng)
             if copy[0] != source.rstrip():
-                copies.append(copy)
+                copies.append((start + copy[0], copy[1]))
                 counts[str(kind)] += 1
                 break
     return copies, counts

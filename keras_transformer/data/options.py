@@ -1,6 +1,7 @@
 """Settings of a corpus: what is read, and how it is cleaned and encoded."""
 
 import dataclasses
+import re
 
 from keras_transformer.validation import (
     check_at_least,
@@ -108,6 +109,12 @@ class Preparation(CorpusSettings):
         "case, lower case, title case, no final punctuation, stray spaces, "
         "other quotation marks",
     )
+    tags: tuple[str, ...] = option_field(
+        (),
+        "names, such as bt, whose tags >>NAME<< sources may begin with; each "
+        "tag is a word piece of its own",
+        metavar="NAME",
+    )
     vocabulary_pairs: int = option_field(
         200_000, "pairs that the vocabulary is learned from, drawn by the seed"
     )
@@ -116,3 +123,7 @@ class Preparation(CorpusSettings):
         super().__post_init__()
         check_at_least(self, max_length_ratio=1, vocabulary_pairs=1)
         check_field(self, "noise", 0 <= self.noise <= 1, "in [0, 1]")
+        holds = all(re.fullmatch("[A-Za-z0-9_-]+", tag) for tag in self.tags)
+        check_field(self, "tags", holds, "names of letters, digits and `_-`")
+        unique = tuple(dict.fromkeys(self.tags))
+        object.__setattr__(self, "tags", unique)

@@ -31,6 +31,13 @@ from keras_transformer.data.corpus import (
     lacks_validation,
     open_corpus,
 )
+from keras_transformer.data.directions import (
+    Languages,
+    check_tags,
+    checked_directions,
+    joined,
+    settings_of,
+)
 from keras_transformer.data.held_out import draw_pairs, without
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.prepared_corpus import (
@@ -42,6 +49,7 @@ from keras_transformer.data.prepared_corpus import (
     file_sha256,
     sha256,
 )
+from keras_transformer.data.sentencepiece_file import tag_of
 from keras_transformer.data.shards import (
     Block,
     CorpusStats,
@@ -53,13 +61,13 @@ from keras_transformer.data.shards import (
     read_records,
     readable_rows,
 )
-from keras_transformer.data.text_files import PairStream, check_name_parts
+from keras_transformer.data.text_files import Pair, PairStream, check_name_parts
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import (
     learn_vocabularies,
     vocabulary_sample,
 )
-from keras_transformer.validation import check_argument
+from keras_transformer.validation import check_argument, shown
 
 Corpus = str | Iterable[Mapping]
 Tokenizers = tuple[Tokenizer, Tokenizer]
@@ -73,7 +81,8 @@ def prepare(
     settings: Preparation | None = None,
     weights: Sequence[float] | None = None,
     tokenizers: Tokenizers | None = None,
-    evaluation: Mapping[str, Corpus] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    languages: Sequence[Languages] | None = None,
 ) -> PreparedCorpus:
     """Prepares corpora for training and writes them to a folder.
 
@@ -96,7 +105,13 @@ def prepare(
             `[1, 2.5]`. Defaults to once.
         tokenizers: vocabularies of source and target. Defaults to learned ones.
         evaluation: corpora of the text of "validation" and "test". Defaults to
-            the first corpus if it has a name; rows are one split alone.
+            the first corpus if it has a name; rows are one split alone. With
+            `languages`, lists that have a corpus for each direction, and
+            default to all corpora if each has a name.
+        languages: source and target of each corpus, such as
+            `[("en", "de"), ("de", "en")]`, for a model of several directions.
+            Each source then begins with the tag of its target language, such
+            as `>>de<<`. Defaults to those of the settings, without tags.
 
     Returns:
         The prepared corpus, whose folder `Recipe(corpus=...)` takes.
@@ -109,7 +124,9 @@ def prepare(
     settings = settings or Preparation()
     remedy = "Make them by `Preparation(...)`."
     check_argument("settings", settings, Preparation, remedy)
-    job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
+    job = make_job(
+        corpora, folder, settings, weights, tokenizers, evaluation, languages
+    )
     with temporary_folder(job) as aside:
         texts = write_evaluation(job, aside)
         blocks = _blocks_of(job)
@@ -119,7 +136,7 @@ def prepare(
             stats.write(aside)
         progress = _Progress("Encoded", stats.pairs)
         for block in blocks():
-            make_shard(aside, block, stats, settings)
+            make_shard(aside, block, stats, job.settings)
             progress.add(len(block.pairs))
         finish(job, aside, stats.tokenizers, texts)
     return PreparedCorpus(folder)
@@ -164,6 +181,8 @@ class Job:
         weights: how often an epoch has the pairs of each corpus.
         tokenizers: vocabularies of source and target, or `None` to learn them.
         evaluation: the pairs of the splits for evaluation, by name.
+        languages: those of each corpus.
+        prefixes: what the sources of each corpus begin with: a tag, or nothing.
     """
 
     folder: pathlib.Path
@@ -173,6 +192,8 @@ class Job:
     weights: list[float]
     tokenizers: Tokenizers | None
     evaluation: dict[str, PairStream]
+    languages: list[Languages]
+    prefixes: list[str]
 
     @property
     def digest(self) -> str:
@@ -184,20 +205,18 @@ class Job:
             "data": [stream.identity for stream in streams],
             "evaluation": list(self.evaluation),
             "weights": self.weights,
+            "languages": self.languages,
+            "prefixes": self.prefixes,
             "versions": _versions(),
             "vocabularies": [sha256(t.model) for t in self.tokenizers or ()],
         }
         return sha256(json.dumps(description, sort_keys=True).encode())
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        """The names of source and target."""
-        return self.settings.source, self.settings.target
-
     def blocks(self) -> Iterator[Block]:
         """Yields the blocks of all corpora."""
         for corpus, stream in enumerate(self.streams):
-            yield from read_blocks(corpus, stream, self.settings)
+            prefix = self.prefixes[corpus]
+            yield from read_blocks(corpus, stream, self.settings, prefix)
 
 
 def make_job(
@@ -206,7 +225,8 @@ def make_job(
     settings: Preparation,
     weights: Sequence[float] | None = None,
     tokenizers: Tokenizers | None = None,
-    evaluation: Mapping[str, Corpus] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    languages: Sequence[Languages] | None = None,
 ) -> Job:
     """Checks the arguments of `prepare` and opens the corpora.
 
@@ -238,16 +258,25 @@ def make_job(
             f"Received: {len(corpora)} corpora, weights={weights}"
         )
 
+    directions = [(settings.source, settings.target)] * len(corpora)
+    prefixes = [""] * len(corpora)
+    evaluated = 1  # so many corpora have the splits for evaluation
+    if languages is not None:
+        directions = checked_directions(languages, corpora)
+        prefixes = [f"{tag_of(target)} " for _, target in directions]
+        evaluated = len(corpora)
+        settings = settings_of(settings, directions)
     if tokenizers is not None:
+        check_tags(tokenizers[0], settings.tags)
         settings = dataclasses.replace(
             settings,
             vocab_size=tokenizers[1].vocab_size,
             shared_vocabulary=tokenizers[0].has_pieces_of(tokenizers[1]),
         )
 
-    def opened(corpus, split):
-        languages = settings.source, settings.target
-        return open_corpus(corpus, split, *languages, settings.data_dir)
+    def opened(corpus, split, direction):
+        source, target = direction
+        return open_corpus(corpus, split, source, target, settings.data_dir)
 
     splits = {
         "validation": settings.validation_split,
@@ -258,28 +287,56 @@ def make_job(
             ["validation", "test"] if settings.test_split else ["validation"]
         )
         # Rows are one split: they would be validated on themselves.
-        names = names if isinstance(corpora[0], str) else []
-        evaluation = dict.fromkeys(names, corpora[0])
+        have_names = all(isinstance(x, str) for x in corpora[:evaluated])
+        names = names if have_names else []
+        evaluation = dict.fromkeys(names, corpora[:evaluated])
+    elif languages is None:
+        evaluation = {name: [corpus] for name, corpus in evaluation.items()}
     if unknown := evaluation.keys() - splits.keys():
         raise ValueError(
             '`evaluation` has the keys "validation" and "test". '
             f"Received: {', '.join(sorted(unknown))}"
         )
-    streams = [opened(corpus, settings.train_split) for corpus in corpora]
-    held_out = {}
-    if settings.validation_pairs is not None or (
-        "validation" in evaluation
-        and isinstance(evaluation["validation"], str)
-        and lacks_validation(evaluation["validation"], settings)
-    ):
-        wanted = settings.validation_pairs
-        pairs = draw_pairs(streams[0], wanted, settings.seed)
+    if any(len(some) != evaluated for some in evaluation.values()):
+        raise ValueError(
+            "With `languages`, each value of `evaluation` is a list of as many "
+            f"corpora as are prepared. Received: {evaluated} corpora, "
+            f"evaluation={shown(evaluation)}."
+        )
+    streams = [
+        opened(corpus, settings.train_split, direction)
+        for corpus, direction in zip(corpora, directions, strict=True)
+    ]
+    held_out: dict[int, list[Pair]] = {}
+    left = settings.validation_pairs
+    for i, (source, target) in enumerate(directions[:evaluated]):
+        corpus = (
+            evaluation["validation"][i] if "validation" in evaluation else ()
+        )
+        sides = dataclasses.replace(settings, source=source, target=target)
+        if left is not None or (
+            isinstance(corpus, str) and lacks_validation(corpus, sides)
+        ):
+            wanted = left and -(-left // (evaluated - i))
+            held_out[i] = draw_pairs(streams[i], wanted, settings.seed)
+            left = left and left - len(held_out[i])
+    if held_out:
+        pairs = [pair for some in held_out.values() for pair in some]
+        if languages is not None:  # the other direction must not know them
+            pairs += [(target, source) for source, target in pairs]
         streams = [without(stream, pairs) for stream in streams]
-        print(f"Held {len(pairs):,} pairs out of training, to validate on.")
-        settings = dataclasses.replace(settings, validation_pairs=len(pairs))
-        identity = streams[0].identity
-        held_out["validation"] = PairStream(identity, lambda: iter(pairs))
-        evaluation = {k: c for k, c in evaluation.items() if k == "test"}
+        count = sum(map(len, held_out.values()))
+        print(f"Held {count:,} pairs out of training, to validate on.")
+        settings = dataclasses.replace(settings, validation_pairs=count)
+    kept = {**({"validation": []} if held_out else {}), **evaluation}
+
+    def stream_of(name, number):
+        if name == "validation" and number in held_out:
+            identity = streams[number].identity
+            return PairStream(identity, lambda: iter(held_out[number]))
+        corpus = kept[name][number]
+        return opened(corpus, splits[name], directions[number])
+
     return Job(
         folder,
         settings,
@@ -287,11 +344,15 @@ def make_job(
         streams,
         weights,
         tokenizers,
-        held_out
-        | {
-            name: opened(corpus, splits[name])
-            for name, corpus in evaluation.items()
+        {
+            name: joined(
+                [stream_of(name, i) for i in range(evaluated)],
+                prefixes[:evaluated],
+            )
+            for name in kept
         },
+        directions,
+        prefixes,
     )
 
 
@@ -342,7 +403,8 @@ def _write_text(paths, stream):
 
 
 def _text_paths(job, folder, name):
-    return [folder / f"{name}.{language}" for language in job.languages]
+    sides = job.settings.source, job.settings.target
+    return [folder / f"{name}.{side}" for side in sides]
 
 
 def finish(
@@ -399,6 +461,7 @@ def _manifest(job, shards, tokenizers, evaluation, texts):
                 "corpus": (
                     corpus if isinstance(corpus, str) else type(corpus).__name__
                 ),
+                "languages": job.languages[number],
                 "weight": job.weights[number],
                 "pairs_read": sum(s["pairs_read"] for s in mine),
                 "noise": _total(mine, "noise"),

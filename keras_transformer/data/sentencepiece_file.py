@@ -17,7 +17,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types
 # Values of TrainerSpec.model_type.
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 RULE_PREFIX = "keras_transformer_"
-TAG = ">>.*?<<"  # names the target language, as in models of many languages
+TAG = ">>.*?<<"  # begins a source: names the target language, or its kind
 
 # Message: field: number, type. Numbers and names are those of SentencePiece's
 # `sentencepiece_model.proto`.
@@ -90,6 +90,11 @@ def precompiled_charsmap(rule: str) -> bytes:
     """Returns a rule of `cleaning` as the file of a model has it."""
     proto = parse(normalizer_of(rule).serialized_model_proto())
     return proto.normalizer_spec.precompiled_charsmap
+
+
+def tag_of(name: str) -> str:
+    """Returns the tag of a language or a kind of source, such as `>>de<<`."""
+    return f">>{name}<<"
 
 
 def is_line_break(piece: str) -> bool:

@@ -53,6 +53,8 @@ class Block:
         pairs: the text. Noisy copies come last.
         damaged: number of damaged pairs, which are not among `pairs`.
         noise: number of noisy copies of each kind.
+        prefix: what each source begins with besides its text, such as a tag of
+            the target language.
     """
 
     corpus: int
@@ -60,6 +62,7 @@ class Block:
     pairs: list[Pair]
     damaged: int = 0
     noise: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    prefix: str = ""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -73,7 +76,7 @@ class Block:
 
 
 def read_blocks(
-    corpus: int, stream: PairStream, settings: Preparation
+    corpus: int, stream: PairStream, settings: Preparation, prefix: str = ""
 ) -> Iterator[Block]:
     """Yields the blocks of a corpus, with noisy copies of their pairs.
 
@@ -81,6 +84,7 @@ def read_blocks(
         corpus: number of the corpus.
         stream: its pairs.
         settings: whether damaged pairs are left out, and the share of copies.
+        prefix: see `Block`.
 
     Raises:
         ValueError: if a pair is damaged, unless such pairs are left out.
@@ -92,9 +96,9 @@ def read_blocks(
             return
         pairs = [pair for pair in read if pair is not None]
         seed = settings.seed, corpus, number, NOISE
-        copies, noise = noisy_copies(pairs, settings.noise, seed)
+        copies, noise = noisy_copies(pairs, settings.noise, seed, settings.tags)
         damaged = len(read) - len(pairs)
-        yield Block(corpus, number, pairs + copies, damaged, noise)
+        yield Block(corpus, number, pairs + copies, damaged, noise, prefix)
 
 
 def shard_name(key: tuple[int, int]) -> str:
@@ -179,12 +183,14 @@ def hash_pairs(block: Block, rows: Sequence[int]) -> np.ndarray:
     def text(side, rule):
         return " ".join(filter(None, clean(side, rule).split(" ")))
 
+    pairs = (
+        (block.prefix + s, t) for s, t in map(block.pairs.__getitem__, rows)
+    )
     digests = (
         hashlib.blake2b(
-            "\n".join(map(text, block.pairs[row], RULES)).encode(),
-            digest_size=8,
+            "\n".join(map(text, pair, RULES)).encode(), digest_size=8
         )
-        for row in rows
+        for pair in pairs
     )
     return np.frombuffer(b"".join(d.digest() for d in digests), np.uint64)
 
@@ -268,7 +274,8 @@ def encode_block(
     if repeated is not None:
         left_out["duplicate"] = int(repeated.sum())
         rows = [rows[i] for i in np.flatnonzero(~repeated)]
-    source, target = ([block.pairs[row][i] for row in rows] for i in (0, 1))
+    source = [block.prefix + block.pairs[row][0] for row in rows]
+    target = [block.pairs[row][1] for row in rows]
     pairs = encode_pairs(source, target, *tokenizers)
     longest, shortest = pairs.lengths.max(axis=1), pairs.lengths.min(axis=1)
     too_long = longest > settings.max_length

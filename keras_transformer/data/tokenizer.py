@@ -10,7 +10,9 @@ from keras_transformer.data import sentencepiece_file
 from keras_transformer.data.byte_pairs import learn_byte_pairs
 from keras_transformer.data.cleaning import (
     RULES,
+    SPACES,
     clean_all,
+    pattern_of,
     without_invisible,
 )
 from keras_transformer.data.sentencepiece_file import (
@@ -89,12 +91,13 @@ class Tokenizer:
             and "<0x00>" in self._ids
             and not has_user_defined
         )
-        self.tags = {  # which name target languages
+        self.tags = {
             piece: i
             for piece, i in self._ids.items()
-            if processor.is_control(i) and re.fullmatch(TAG, piece)
+            if processor.is_control(i) and re.findall(TAG, piece) == [piece]
         }
-        self.has_tags = bool(self.tags)
+        self.tag_names = [tag[2:-2] for tag in self.tags]
+        self._tags = re.compile(self.tag_pattern(), re.DOTALL)
         self.normalizes = bool(proto.normalizer_spec.precompiled_charsmap)
         self.longest_piece = max(len(piece.encode()) for piece in self._ids)
         self.line_breaks = [
@@ -129,7 +132,9 @@ class Tokenizer:
             allow_unknown: whether the unknown piece is not among them.
         """
         unknown = [] if allow_unknown else [UNKNOWN]
-        return [PAD, START, *unknown, *self.line_breaks]
+        # Imported models search as where they come from.
+        tags = [] if self.rule is None else self.tags.values()
+        return [PAD, START, *unknown, *tags, *self.line_breaks]
 
     def encode(self, text: Iterable[str | bytes]) -> list[list[int]]:
         """Encodes strings.
@@ -152,22 +157,37 @@ class Tokenizer:
             line = line.decode(*ANY_BYTES)
             if self.rule is not None:
                 line = without_invisible(line)
-            tag, line = self.split_tag(line)
+            found, line = self.split_tags(line)
             lines.append(line.encode(*ANY_BYTES))
-            tags.append([] if tag is None else [tag])
+            names = re.findall(TAG, found, re.DOTALL)
+            tags.append([self.tags.get(name, UNKNOWN) for name in names])
         rows = self._processor.encode(lines)
         if self.has_more_pieces:
             most = self.vocab_size
             rows = [[i if i < most else UNKNOWN for i in row] for row in rows]
-        return [[*tag, *row, END] for tag, row in zip(tags, rows, strict=True)]
+        return [[*ids, *row, END] for ids, row in zip(tags, rows, strict=True)]
 
-    def split_tag(self, line: str) -> tuple[int | None, str]:
-        """Returns the id of a tag such as `>>fra<<` that a string begins with,
-        or `None`, and the string without it."""
-        tag = re.match(TAG, line, re.DOTALL) if self.tags else None
-        if not tag:
-            return None, line
-        return self.tags.get(tag[0], UNKNOWN), line[tag.end() :]
+    def split_tags(self, line: str) -> tuple[str, str]:
+        """Returns the tags such as `>>fra<<` that a string begins with, and the
+        string without them."""
+        tags = self._tags.match(line) if self.tags else None
+        end = tags.end() if tags else 0
+        return line[:end], line[end:]
+
+    def tag_pattern(self, re2: bool = False) -> str:
+        """Returns the pattern of the tags at the start of a string, as `re`
+        writes it or as RE2 does.
+
+        Other text in such brackets is a quotation, but for the first of a model
+        that was imported: Marian takes that for an unknown tag.
+        """
+        tag = f"(?:{'|'.join(map(re.escape, self.tags))})"
+        if self.rule is None:
+            # In RE2, "." is a character of valid UTF-8, and "\C" any byte.
+            first = TAG.replace(".", r"\C") if re2 else TAG
+            return f"{first}(?: *{tag})*"
+        space = pattern_of(SPACES[self.rule], re2)
+        return f"{tag}(?:{space}*{tag})*{space}*"
 
     def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
         """Decodes ids.

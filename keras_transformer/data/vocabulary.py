@@ -11,10 +11,10 @@ from keras_transformer.data.byte_pairs import (
 )
 from keras_transformer.data.cleaning import RULES, clean_all
 from keras_transformer.data.options import VOCAB_SIZE, Preparation
-from keras_transformer.data.sentencepiece_file import with_rule
+from keras_transformer.data.sentencepiece_file import tag_of, with_rule
 from keras_transformer.data.shards import Block, hash_pairs
 from keras_transformer.data.text_files import Pair
-from keras_transformer.data.tokenizer import Tokenizer, train_tokenizer
+from keras_transformer.data.tokenizer import Tokenizer
 
 
 def learn_vocabularies(
@@ -45,16 +45,18 @@ def learn_vocabularies(
 
 
 def _learned(sides, settings, vocab_size):
+    tags = list(map(tag_of, settings.tags))
+    source, target = map(clean_all, sides, RULES)
     if settings.shared_vocabulary:
-        cleaned = map(clean_all, sides, RULES)
-        model = learn_byte_pairs(itertools.chain(*cleaned), vocab_size)
-        source, target = (Tokenizer(with_rule(model, rule)) for rule in RULES)
-        return source, target
-    source, target = (
-        train_tokenizer(side, vocab_size, rule)
-        for side, rule in zip(sides, RULES, strict=True)
-    )
-    return source, target
+        text = itertools.chain(source, target)
+        models = [learn_byte_pairs(text, vocab_size, tags)] * 2
+    else:  # only sources have tags
+        models = [
+            learn_byte_pairs(source, vocab_size, tags),
+            learn_byte_pairs(target, vocab_size),
+        ]
+    found = map(with_rule, models, RULES)
+    return Tokenizer(next(found)), Tokenizer(next(found))
 
 
 class ReservoirSample:

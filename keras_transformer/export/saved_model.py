@@ -18,9 +18,12 @@
 
 All of them also give `truncated: bool[B]`, whether a text was too long and was
 cut. `incomplete` is whether a translation reached its maximum length. A server
-has defaults for all inputs of `n_best` but `text`. What the signature promises,
-for every string: see `Translator`. To load it needs `tensorflow` and, for the
-tokenizer's operations, `import tensorflow_text`; nothing of this package.
+has defaults for all inputs of `n_best` but `text`. Of a model whose vocabulary
+has tags such as `>>de<<`, it has one more input, `target_language: string[]`,
+such as "de"; its default is "": texts have their tags. What the signature
+promises, for every string: see `Translator`. To load it needs `tensorflow` and,
+for the tokenizer's operations, `import tensorflow_text`; nothing of this
+package.
 """
 
 import dataclasses
@@ -29,6 +32,7 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
@@ -161,7 +165,7 @@ def export(
             "draft_tokens": draft_tokens,
             "max_pieces": translator.max_pieces,
             "max_length": translator.max_length,
-            "has_tags": run.source_tokenizer.has_tags,
+            "tags": run.source_tokenizer.tag_names,
         }
         (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
         serving.write_extras(
@@ -260,24 +264,29 @@ def write(
         "max_length": tf.constant(translator.max_length),
     }
 
+    def n_best(text, beam_size, alpha, max_length):
+        return fixed.n_best(text, beam_size, alpha, max_length)
+
+    def n_best_in(text, beam_size, alpha, max_length, target_language):
+        return fixed.n_best(text, beam_size, alpha, max_length, target_language)
+
+    function: Any = n_best
+    if translator.source_tokenizer.tags:
+        function = n_best_in
+        defaults["target_language"] = tf.constant("")
+    # Its defaults in Python are those of a server.
+    function.__defaults__ = tuple(defaults.values())
     options = [
         tf.TensorSpec([], value.dtype, name=name)
         for name, value in defaults.items()
     ]
-
-    # Its defaults in Python are those of a server.
-    @tf.function(input_signature=[text, *options], autograph=False)
-    def n_best(
-        text,
-        beam_size=defaults["beam_size"],
-        alpha=defaults["alpha"],
-        max_length=defaults["max_length"],
-    ):
-        return fixed.n_best(text, beam_size, alpha, max_length)
+    n_best_function = tf.function(
+        function, input_signature=[text, *options], autograph=False
+    )
 
     def serving_default(text):
         """Calls `n_best`, so that the search is in the graph once for both."""
-        return best_of(n_best(text, **defaults))
+        return best_of(n_best_function(text, **defaults))
 
     # Greedy search has a faster graph of its own.
     is_greedy = settings.beam_size == 1
@@ -294,7 +303,7 @@ def write(
         for name, (function, inputs) in functions.items()
     }
     tf.saved_model.save(
-        module, str(path), signatures={**signatures, "n_best": n_best}
+        module, str(path), signatures={**signatures, "n_best": n_best_function}
     )
 
 

@@ -8,7 +8,10 @@ import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
 from keras_transformer import hardware
 from keras_transformer.export.files import check_export, newest_version
-from keras_transformer.inference.graph_tokenizer import as_strings
+from keras_transformer.inference.graph_tokenizer import (
+    as_strings,
+    for_language,
+)
 from keras_transformer.inference.lines import encoded, translate_lines
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import best_of
@@ -41,37 +44,55 @@ class SavedTranslator:
         hardware.check_half_precision(self.metadata["dtype"])
         self.loaded = tf.saved_model.load(str(self.path))
 
-    def __call__(self, text: str | Iterable[str]) -> str | list[str]:
+    def __call__(
+        self, text: str | Iterable[str], target_language: str | None = None
+    ) -> str | list[str]:
         """Translates a string, or each of several.
 
         Args:
             text: a string, or strings, of which 64 are translated at a time.
+            target_language: such as "de", for a model that knows tags such as
+                `>>de<<`. Defaults to `None`: strings have their tags, if any.
 
         Returns:
             A string, or a list of strings in the same order.
-        """
-        if isinstance(text, str):
-            return translate_lines(self.translate, [text])[0]
-        return translate_lines(self.translate, list(text))
 
-    def translate(self, text: tf.Tensor) -> dict:
+        Raises:
+            ValueError: if the model does not know the language.
+        """
+        lines = [text] if isinstance(text, str) else list(text)
+        found = translate_lines(
+            lambda some: self.translate(some, target_language), lines
+        )
+        return found[0] if isinstance(text, str) else found
+
+    def translate(
+        self, text: tf.Tensor, target_language: str | None = None
+    ) -> dict:
         """Returns the best translation of each string.
 
         Args:
             text: strings `(B,)`; B may be 0.
+            target_language: as for a call.
 
         Returns:
             A dictionary of `translation`, `score`, `truncated` and
             `incomplete`, see `Translator.translate`.
         """
-        text = as_strings(text)
+        text = self._tagged(text, target_language)
         return self.loaded.signatures["serving_default"](text=text)
 
-    def explain(self, line: str) -> dict:
+    def _tagged(self, text, target_language):
+        """Returns strings as a tensor, with the tag of a language."""
+        language, known = target_language or "", self.metadata["tags"]
+        return for_language(as_strings(text), language, known)
+
+    def explain(self, line: str, target_language: str | None = None) -> dict:
         """Returns the best translation of one string, and its attention.
 
         Args:
             line: the string.
+            target_language: as for a call.
 
         Returns:
             A dictionary of `translation`, a string; `score`, a number;
@@ -80,14 +101,15 @@ class SavedTranslator:
             `(N, H, S, S)`, see `Translator.explain`.
 
         Raises:
-            ValueError: if there is no single string.
+            ValueError: if there is no single string, or if the model does not
+                know the language.
         """
         if not isinstance(line, str | bytes):
             raise ValueError(
                 "`explain` takes one string. Received: a "
                 f"{type(line).__name__}. Call it for each."
             )
-        text = tf.constant([encoded(line)])
+        text = self._tagged(tf.constant([encoded(line)]), target_language)
         found = self.loaded.signatures["explain"](text=text)
         found = {name: value.numpy()[0] for name, value in found.items()}
         source, target = (
@@ -107,7 +129,7 @@ class SavedTranslator:
 
     def searched_with(
         self, beam_size: int | None = None, alpha: float | None = None
-    ) -> Callable[[tf.Tensor], dict]:
+    ) -> Callable[..., dict]:
         """Returns `translate` with another beam size or length penalty.
 
         Args:
@@ -115,7 +137,7 @@ class SavedTranslator:
             alpha: exponent of the length penalty. Defaults to the export's.
 
         Returns:
-            A function with the argument and the result of `translate`.
+            A function with the arguments and the result of `translate`.
 
         Raises:
             ValueError: if a value is out of range, see `SearchSettings`.
@@ -130,12 +152,16 @@ class SavedTranslator:
             }
         )
 
-        def translate(text):
+        # The text has its tags then.
+        as_it_is = {"target_language": tf.constant("")}
+
+        def translate(text, target_language=None):
             found = self.loaded.signatures["n_best"](
-                text=as_strings(text),
+                text=self._tagged(text, target_language),
                 beam_size=tf.constant(settings.beam_size),
                 alpha=tf.constant(float(settings.alpha)),
                 max_length=tf.constant(self.metadata["max_length"]),
+                **(as_it_is if self.metadata["tags"] else {}),
             )
             return best_of(found)
 

@@ -96,7 +96,11 @@ def write_extras(
     extra.mkdir()
     _write_warmup(extra / "tf_serving_warmup_requests", name, lines)
     (extra / BATCHING).write_text(BATCHING_PARAMETERS)
+    language = ""
+    if tags := ", ".join(metadata["tags"]):
+        language = f", `target_language` string[]: {tags}, or that of the text"
     text = _package_file("export_readme.md").format(
+        language=language,
         name=name,
         version=version,
         signature=metadata["signature"],

@@ -11,15 +11,12 @@ from keras_transformer.data.cleaning import (
     RE2_INVISIBLE,
     RE2_SPACES,
 )
-from keras_transformer.data.sentencepiece_file import TAG
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import END, UNKNOWN
 
 # Normalisation makes text shorter, such as 𝐀 of 4 bytes to A. Text that becomes
 # shorter than by this factor may be cut before it fills the model.
 SHRINKING = 4
-# In RE2, "." is a character of valid UTF-8, and "\C" any byte.
-ANY_TAG = TAG.replace(".", r"\C")
 
 
 class GraphTokenizer:
@@ -73,8 +70,8 @@ class GraphTokenizer:
     def _encode(self, text):
         parts = []
         if self.tokenizer.tags:
-            tags, text = self._split_tags(text)
-            parts.append(tags)
+            tags, text = self.split_tags(text)
+            parts.append(self._tag_ids(tags))
         ids = self._operations().tokenize(text)
         if self.tokenizer.has_more_pieces:
             known = ids.values < self.tokenizer.vocab_size
@@ -82,22 +79,34 @@ class GraphTokenizer:
         ends = tf.fill([ids.nrows(), 1], END)
         return tf.concat([*parts, ids, tf.cast(ends, ids.dtype)], axis=1)
 
-    def _split_tags(self, text):
-        """Returns the ids of tags such as `>>fra<<` that strings begin with,
+    def split_tags(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the tags such as `>>fra<<` that strings `(B,)` begin with,
         and the strings without them."""
-        known = self.tokenizer.tags
-        rest = tf.strings.regex_replace(text, f"^{ANY_TAG}", "")
+        pattern = f"^{self.tokenizer.tag_pattern(re2=True)}"
+        rest = tf.strings.regex_replace(text, pattern, "")
         length = tf.strings.length(text) - tf.strings.length(rest)
-        tags = tf.strings.substr(text, tf.zeros_like(length), length)
-        is_tag = tf.equal(tags[:, None], list(known))  # [B, tags]
-        found = tf.where(is_tag, tf.constant(list(known.values())), UNKNOWN)
-        ids = tf.reduce_max(found, axis=1)
-        return tf.ragged.boolean_mask(ids[:, None], length[:, None] > 0), rest
+        return tf.strings.substr(text, tf.zeros_like(length), length), rest
+
+    def _tag_ids(self, tags):
+        """Returns the ids `(B, None)` of the tags of `split_tags`."""
+        known = self.tokenizer.tags
+        # Each tag without its end, and at last what follows the last end.
+        found = tf.raw_ops.StringSplitV2(input=tags, sep="<<").values
+        found = tf.strings.regex_replace(found, r"^[^>]+", "")
+        found = tf.boolean_mask(found, tf.strings.length(found) > 0)
+        names = [tag.removesuffix("<<") for tag in known]
+        is_tag = tf.equal(found[:, None], names)  # [all tags, known tags]
+        ids = tf.where(is_tag, tf.constant(list(known.values())), UNKNOWN)
+        ends = tf.strings.regex_replace(tags, "<<", "")
+        counts = tf.strings.length(tags) - tf.strings.length(ends)
+        counts = tf.cast(counts // 2, tf.int64)
+        ids = tf.reduce_max(ids, axis=1)
+        return tf.RaggedTensor.from_row_lengths(ids, counts, validate=False)
 
     def is_blank(self, text: tf.Tensor) -> tf.Tensor:
         """Returns which strings a reader sees as blank, tags apart."""
         if self.tokenizer.tags:
-            text = self._split_tags(text)[1]
+            text = self.split_tags(text)[1]
         return tf.strings.regex_full_match(text, RE2_BLANK)
 
     def encode_at_most(
@@ -172,3 +181,30 @@ def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:
             f"text.shape={tuple(text.shape)}. Give `[text]` for one string."
         )
     return tf.ensure_shape(text, [None]) if text.shape.rank is None else text
+
+
+def for_language(
+    text: tf.Tensor, language: str | tf.Tensor, known: Sequence[str]
+) -> tf.Tensor:
+    """Returns strings `(B,)` with the tag of a target language before them.
+
+    Args:
+        text: the strings.
+        language: one of the known ones, or "" for no tag; may be a tensor.
+        known: names of the tags of a vocabulary.
+
+    Raises:
+        ValueError: if the language is another one. If it is a tensor, the graph
+            raises a `tf.errors.InvalidArgumentError`.
+    """
+    if not tf.is_tensor(language) and not language:
+        return text
+    languages = ", ".join(known) or "none, as the model has no tags"
+    message = f"`target_language` may be {languages}. Received:"
+    if not tf.is_tensor(language) and language not in known:
+        raise ValueError(f"{message} target_language={language!r}")
+    is_known = tf.reduce_any(tf.equal(language, ["", *known]))
+    check = tf.debugging.Assert(is_known, [message, language])
+    with tf.control_dependencies([check]):
+        tag = tf.strings.join([">>", language, "<< "])
+    return tf.strings.join([tf.where(tf.equal(language, ""), "", tag), text])

@@ -85,12 +85,15 @@ class LayerTranslator:
             x if isinstance(x, str) else x.decode("utf-8", "replace")
             for x in lines
         ]
+        split = self.source_tokenizer.split_tags
+        keeps_tags = self.source_tokenizer.rule is not None
+        parts = [split(x) if keeps_tags else ("", x) for x in texts]
         capitals = [
-            settings.recase_capitals and is_in_capitals(x) for x in texts
+            settings.recase_capitals and is_in_capitals(x) for _, x in parts
         ]
         texts = [
-            as_sentence(x) if is_capital else x
-            for x, is_capital in zip(texts, capitals, strict=True)
+            tags + (as_sentence(x) if is_capital else x)
+            for (tags, x), is_capital in zip(parts, capitals, strict=True)
         ]
         most = self._at_most(settings.max_source_length + 1)
         ids = self.source_tokenizer.encode(texts)
@@ -98,8 +101,7 @@ class LayerTranslator:
         full = [
             i
             for i, text in enumerate(texts)
-            if len(ids[i]) > 1
-            and not is_blank(self.source_tokenizer.split_tag(text)[1])
+            if len(ids[i]) > 1 and not is_blank(split(text)[1])
         ]
         found = [[""] * settings.beam_size for _ in texts]
         if full:

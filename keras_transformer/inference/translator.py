@@ -15,6 +15,7 @@ from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.graph_tokenizer import (
     GraphTokenizer,
     as_strings,
+    for_language,
 )
 from keras_transformer.inference.graph_weights import inference_weights
 from keras_transformer.inference.int8_weights import variables
@@ -138,6 +139,7 @@ class Translator:
         beam_size: int | tf.Tensor,
         alpha: float | tf.Tensor,
         max_length: int | tf.Tensor | None = None,
+        target_language: str | tf.Tensor = "",
     ) -> dict[str, tf.Tensor]:
         """Returns all K hypotheses of each string, best first.
 
@@ -148,6 +150,8 @@ class Translator:
             max_length: maximum number of pieces of a translation, end token
                 included, an integer or scalar tensor. Defaults to that of the
                 settings, whose `extra_length` always holds.
+            target_language: name of a tag of the vocabulary, a string or scalar
+                tensor. Defaults to "": the text has its tags, if any.
 
         Returns:
             A dictionary of `translation`, strings `(B, K)`; `score`, float32
@@ -164,7 +168,9 @@ class Translator:
         beam_size, alpha, max_length = _checked(
             self.settings, beam_size, alpha, max_length
         )
-        text, capitals = self._recased(as_strings(text))
+        known = self.source_tokenizer.tag_names
+        text = for_language(as_strings(text), target_language, known)
+        text, capitals = self._recased(text)
         pieces, truncated = self._source(text)
         is_full = ~self._is_blank(text, pieces)
         rows = tf.where(is_full)  # [n, 1]
@@ -372,8 +378,14 @@ class Translator:
         are."""
         if not self.settings.recase_capitals:
             return text, tf.zeros_like(text, tf.bool)
-        capitals = is_in_capitals(text)
-        return tf.where(capitals, as_sentence(text), text), capitals
+        tokenizer, tags, rest = self.source_tokenizer, None, text
+        if tokenizer.tags and tokenizer.rule:  # Marian's have no rule
+            tags, rest = self._source_pieces.split_tags(text)
+        capitals = is_in_capitals(rest)
+        sentence = as_sentence(rest)
+        if tags is not None:
+            sentence = tf.strings.join([tags, sentence])
+        return tf.where(capitals, sentence, text), capitals
 
     def _source(self, text):
         if self.settings.replace_punctuation:

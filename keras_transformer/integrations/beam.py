@@ -35,6 +35,7 @@ from keras_transformer.atomic_files import (
 )
 from keras_transformer.data import shards
 from keras_transformer.data.corpus import open_corpus
+from keras_transformer.data.directions import Languages
 from keras_transformer.data.options import Preparation
 from keras_transformer.data.preparation import (
     Corpus,
@@ -72,14 +73,15 @@ def prepare_on_beam(
     settings: Preparation | None = None,
     weights: Sequence[float] | None = None,
     tokenizers: Tokenizers | None = None,
-    evaluation: Mapping[str, Corpus] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    languages: Sequence[Languages] | None = None,
     options: Sequence[str] = (),
 ) -> PreparedCorpus:
     """Prepares corpora as `prepare` does, and writes the same bytes.
 
     Args:
-        corpora, folder, settings, weights, tokenizers, evaluation: as for
-            `prepare`.
+        corpora, folder, settings, weights, tokenizers, evaluation, languages:
+            as for `prepare`.
         options: of the pipeline, such as `["--runner=FlinkRunner"]`. Defaults
             to those of Beam's DirectRunner.
 
@@ -92,7 +94,10 @@ def prepare_on_beam(
         ChildProcessError: if DirectRunner's workers are killed four times.
     """
     settings = settings or Preparation()
-    job = make_job(corpora, folder, settings, weights, tokenizers, evaluation)
+    job = make_job(
+        corpora, folder, settings, weights, tokenizers, evaluation, languages
+    )
+    settings = job.settings
     if job.settings.validation_pairs is not None:
         raise ValueError(
             "On Beam, pairs are not held out for validation. Received: "
@@ -101,8 +106,8 @@ def prepare_on_beam(
             "split to validate on."
         )
     # Workers open the corpora by their names: a stream cannot be sent to them.
-    arguments = settings.train_split, *job.languages, settings.data_dir
-    read = functools.partial(_read, job.corpora, arguments, settings)
+    sources = list(zip(job.corpora, job.languages, job.prefixes, strict=True))
+    read = functools.partial(_read, sources, settings)
     with temporary_folder(job) as aside:
         texts = write_evaluation(job, aside)
         if read_corpus_stats(aside) is None:
@@ -135,10 +140,12 @@ def _blocks(pipeline, job: Job, read):
     )
 
 
-def _read(corpora, arguments, settings, number):
-    yield from shards.read_blocks(
-        number, open_corpus(corpora[number], *arguments), settings
+def _read(sources, settings, number):
+    corpus, (source, target), prefix = sources[number]
+    stream = open_corpus(
+        corpus, settings.train_split, source, target, settings.data_dir
     )
+    yield from shards.read_blocks(number, stream, settings, prefix)
 
 
 def _collect_stats(blocks, job, folder):

@@ -21,6 +21,7 @@ STREAM_OPTIONS = {
     "document",
     "explain",
     "language",
+    "target_language",
 }
 
 

@@ -325,7 +325,7 @@ def _items(signature_name, inputs):
         return [QueuedRows(key, inputs, rows, length, sum(lengths), future())]
     key = (
         signature_name,
-        *((name, value.tobytes()) for name, value in sorted(scalars.items())),
+        *((name, value.tolist()) for name, value in sorted(scalars.items())),
     )
     items = []
     for i in range(count):

@@ -74,6 +74,7 @@ def _models(models):
                     "signature": served.metadata["signature"],
                     "source": served.metadata.get("source", ""),
                     "target": served.metadata.get("target", ""),
+                    "tags": served.metadata["tags"],
                     "max_length": served.metadata["max_length"],
                     "max_pieces": served.metadata["max_pieces"],
                     **{

@@ -57,10 +57,14 @@ class TranslationQuality(keras.callbacks.Callback):
     """Adds `val_bleu` to the logs: greedy translations of validation pairs.
     The first three are kept as `samples`, with their sources and references.
 
+    Where sources begin with tags, such as `>>de<<`, `val_bleu_de` is the score
+    of those that begin with this one.
+
     Args:
         run: the `Run` whose vocabularies are used.
         model: that translates.
-        pairs: `SentencePairs`, of which the first `sentences` are translated.
+        pairs: `SentencePairs`, of which the first `sentences` are translated;
+            of several directions, the first ones of each, in equal shares.
         progress: called with the number of sentences done after each batch;
             it may raise. Defaults to `None`.
         sentences: how many to translate. Defaults to 500.
@@ -76,7 +80,17 @@ class TranslationQuality(keras.callbacks.Callback):
     ):
         super().__init__()
         greedy = dataclasses.replace(run.search, beam_size=1)
-        self.pairs = pairs.first(sentences)
+        rows = _directions(pairs, run.source_tokenizer).values()
+        share = sentences // max(len(rows), 1)
+        chosen = sorted(i for some in rows for i in some[:share])
+        source, target = (
+            [side[i] for i in chosen] for side in (pairs.source, pairs.target)
+        )
+        self.pairs = SentencePairs(source, target)
+        self.rows = {"val_bleu": list(range(len(chosen)))}
+        for name, some in _directions(self.pairs, run.source_tokenizer).items():
+            if name:
+                self.rows[f"val_bleu_{name}"] = some
         self.translate = make_translate(run, model, greedy)
         self.progress = progress
         self.tokenizer = run.recipe.bleu_tokenizer
@@ -85,10 +99,23 @@ class TranslationQuality(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict):
         sources, references = self.pairs.source, self.pairs.target
         found = translate_lines(self.translate, sources, progress=self.progress)
-        bleu = evaluation.score(found, references, self.tokenizer)["bleu"]
-        logs["val_bleu"] = bleu
-        rows = zip(sources, found, references, strict=True)
-        self.samples = list(itertools.islice(rows, 3))
+        for name, rows in self.rows.items():
+            sides = [[side[i] for i in rows] for side in (found, references)]
+            result = evaluation.score(sides[0], sides[1], self.tokenizer)
+            logs[name] = result["bleu"]
+        samples = zip(sources, found, references, strict=True)
+        self.samples = list(itertools.islice(samples, 3))
+
+
+def _directions(pairs, tokenizer):
+    """Returns the numbers of the pairs of each direction, by the name of the
+    tag that the sources begin with, or ""."""
+    found: dict[str, list[int]] = {}
+    for i, source in enumerate(pairs.source):
+        tags, _ = tokenizer.split_tags(source)
+        name = tags.partition("<<")[0].removeprefix(">>")
+        found.setdefault(name, []).append(i)
+    return found
 
 
 def make_translate(
@@ -337,7 +364,11 @@ def plot_training(folder: str | os.PathLike) -> pathlib.Path | None:
         ncols=2,
         frameon=False,
     )
-    draw(bleu, "val_bleu", "validation, greedy", "C1")
+    names = sorted({x for line in lines for x in line if "val_bleu" in x})
+    for i, name in enumerate(names, start=1):
+        draw(bleu, name, name.removeprefix("val_bleu_"), f"C{i}")
+    if len(names) > 1:
+        bleu.legend(frameon=False)
     bleu.set_ylabel("BLEU, validation, greedy")
     bleu.set_ylim(0, 1.05 * max(bleu.get_ylim()[1], 1))
     draw(rate, "learning_rate", "learning rate")

@@ -72,8 +72,9 @@ class Progress(keras.callbacks.Callback):
             parts.append(f"loss {logs['nll']:.3f}")
         if "val_nll" in logs:
             parts.append(f"validation {logs['val_nll']:.3f}")
-        if "val_bleu" in logs:
-            parts.append(f"BLEU {logs['val_bleu']:.1f}")
+        for name in (name for name in logs if name.startswith("val_bleu")):
+            direction = name.removeprefix("val_bleu").replace("_", " ", 1)
+            parts.append(f"BLEU{direction} {logs[name]:.1f}")
         if steps := self.step - self.epoch_first:
             seconds = (self.epoch_ended - self.epoch_began) / steps
             parts.append(f"{logs['tokens/s']:,.0f} tokens/s")

@@ -25,10 +25,12 @@ async function explain() {
     return;
   }
   const signal = begin("explanation");
-  const key = JSON.stringify([predictPath(state.model), sentence]);
+  const language = state.settings.target_language;
+  const text = language ? `>>${language}<< ${sentence}` : sentence;
+  const key = JSON.stringify([predictPath(state.model), text]);
   try {
     if (!explanations.has(key)) {
-      const inputs = { text: [sentence] };
+      const inputs = { text: [text] };
       const outputs = await predict("explain", inputs, signal);
       signal.throwIfAborted();
       store(explanations, key, firstRow(outputs));

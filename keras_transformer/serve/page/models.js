@@ -87,8 +87,20 @@ function useModel(model) {
   page.examples.hidden = model.name !== "demo";
   page.beamSize.max = model.max_beam_size;
   page.maxLength.max = model.max_length;
+  page.languageField.hidden = !model.tags.length;
+  page.language.replaceChildren(
+    new Option("the language of a tag in the text", ""),
+    ...model.tags.map((tag) => new Option(languageName(tag), tag)),
+  );
+  page.language.value = "";
   showSignature(model);
   resetSettings();
+}
+
+/** Returns the setting that only models of several languages have. */
+function languageSetting() {
+  const { tags } = state.model;
+  return tags.length ? { target_language: page.language.value } : {};
 }
 
 function showSignature(model) {
@@ -129,7 +141,7 @@ function resetSettings() {
   page.beamSize.value = beam_size;
   page.alpha.value = alpha;
   page.maxLength.value = max_length;
-  state.settings = { beam_size, alpha, max_length };
+  state.settings = { beam_size, alpha, max_length, ...languageSetting() };
   showSettings();
 }
 
@@ -141,6 +153,7 @@ function readSettings() {
     beam_size: Number(page.beamSize.value),
     alpha: Number(page.alpha.value),
     max_length: Number(page.maxLength.value),
+    ...languageSetting(),
   };
   showSettings();
 }
@@ -148,7 +161,8 @@ function readSettings() {
 /** Returns whether the settings are those of the model's export. */
 export function hasOwnSettings() {
   const { model, settings } = state;
-  return Object.keys(settings).every((name) => settings[name] === model[name]);
+  const own = { target_language: "", ...model };
+  return Object.keys(settings).every((name) => settings[name] === own[name]);
 }
 
 function showSettings() {
@@ -169,7 +183,8 @@ export function listenToModels(translate) {
     useModel(state.models[page.model.value]);
     onChange();
   });
-  for (const knob of [page.beamSize, page.alpha, page.maxLength]) {
+  const { beamSize, alpha, maxLength, language } = page;
+  for (const knob of [beamSize, alpha, maxLength, language]) {
     knob.addEventListener("input", showKnobs);
     knob.addEventListener("change", () => {
       readSettings();
