@@ -160,7 +160,7 @@ class EnsembleDecoding(Decoding):
         """
         others = [model.config for model in self.others]
         for other in others:
-            names = VOCABULARY
+            names = list(VOCABULARY)
             if "learned" in (config.positions, other.positions):
                 names = [*VOCABULARY, "positions", "max_length"]
             for name in names:
