@@ -13,6 +13,9 @@ second row `base` has another seed: smaller differences than theirs say nothing.
 A second start goes on where the first one stopped.
 
 Promise: a table of 13 rows; each takes four to five minutes on two CPU cores.
+On Multi30k its perplexities order heads, key widths, smoothing and positions as
+the paper's do, but not dropout, for which training is too short
+(docs/results.md).
 """
 
 import argparse
