@@ -130,8 +130,9 @@ def make_beams(
 
     def begun_at(number):
         if seed is not None:
-            # The state of the generator: the seed, and how often it was used.
-            generator.state.assign([seed, number << 20])
+            # Its state: the seed, and how often it was used, which is less than
+            # 256 times for a part.
+            generator.state.assign([seed, number << 8])
         return beams
 
     return begun_at
