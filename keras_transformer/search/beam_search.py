@@ -27,6 +27,7 @@ from keras_transformer.search.next_token import (
     python_number,
     run_steps,
 )
+from keras_transformer.search.repetition import Repetition
 from keras_transformer.search.sampling import (
     Cache,
     StepFunction,
@@ -51,6 +52,8 @@ def beam_search(
     length_penalty: str = "gnmt",
     early_stopping: str = "never",
     longest: int | KerasTensor | None = None,
+    no_repeat_ngram_size: int | KerasTensor = 0,
+    repetition_penalty: float | KerasTensor = 1.0,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds probable sequences by beam search: section 6.1.
 
@@ -111,6 +114,10 @@ def beam_search(
         longest: L, at least the largest of `max_lengths`. `jax.jit` needs it,
             unless `max_lengths` are numbers of Python or NumPy. Defaults to the
             largest of `max_lengths`.
+        no_repeat_ngram_size: as in `greedy_search`.
+        repetition_penalty: factor on the log-probabilities of tokens that the
+            hypothesis has already, as in transformers; the score has it, too.
+            With K = 1, as in `greedy_search`. Defaults to 1, no penalty.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and
@@ -142,6 +149,7 @@ def beam_search(
                 f"Received: {name}={value!r}"
             )
     constraints = Constraints(max_lengths, min_lengths, prefix, end_id, longest)
+    repetition = Repetition(no_repeat_ngram_size, repetition_penalty)
     search = _Search(
         step_fn,
         reorder_cache or _take_beams,
@@ -150,6 +158,7 @@ def beam_search(
         length_penalty,
         early_stopping,
         constraints,
+        repetition,
     )
     if isinstance(beam_size, int) and beam_size == 1:
         sequences, scores = greedy_search(
@@ -161,6 +170,8 @@ def beam_search(
             min_lengths,
             prefix,
             longest,
+            repetition.ngram_size,
+            repetition.penalty,
         )
         # Every row has an end token, at its limit at the latest.
         lengths = ops.argmax(ops.equal(sequences, end_id), axis=-1) + 1
@@ -236,6 +247,7 @@ class _Search:
     length_penalty: str
     early_stopping: str
     constraints: Constraints
+    repetition: Repetition
 
     def unfinished(self, index, log_probs, scores):
         """Returns booleans `(B,)`, True for sentences that go on at step
@@ -284,12 +296,19 @@ class _Search:
             before_min_length = constraints.before_min_length(index)
             if before_min_length is not None:
                 before_min_length = ops.repeat(before_min_length, beam_size)
+            forced = ops.repeat(constraints.forced_tokens(index), beam_size)
+            penalized = self.repetition.is_active
+            if penalized:
+                logits = ops.log_softmax(ops.cast(logits, "float32"))
+                before = ops.reshape(alive, (-1, constraints.longest))
+                logits = self.repetition(logits, before, forced, index)
             gained, tokens = most_probable(
                 logits,
                 several,
-                ops.repeat(constraints.forced_tokens(index), beam_size),
+                forced,
                 before_min_length,
                 constraints.end_id,
+                are_log_probs=penalized,
             )
             shape = (batch, beam_size * several)
             candidates = ops.reshape(log_probs, (-1, 1)) + gained

@@ -20,10 +20,12 @@ from keras_transformer.search.next_token import (
     check_logits,
     checked_scores,
     draw,
+    log_probs_of,
     most_probable,
     python_number,
     run_steps,
 )
+from keras_transformer.search.repetition import Repetition
 from keras_transformer.validation import checked_integer
 
 # A nested structure of tensors that the step function reads and writes.
@@ -43,6 +45,8 @@ def greedy_search(
     min_lengths: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
     longest: int | KerasTensor | None = None,
+    no_repeat_ngram_size: int | KerasTensor = 0,
+    repetition_penalty: float | KerasTensor = 1.0,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds sequences by taking the most probable token at each step.
 
@@ -72,10 +76,18 @@ def greedy_search(
         longest: L, at least the largest of `max_lengths`. `jax.jit` needs it,
             unless `max_lengths` are numbers of Python or NumPy. Defaults to the
             largest of `max_lengths`.
+        no_repeat_ngram_size: n: no n tokens in a row occur twice in a
+            sequence. Defaults to 0, no limit.
+        repetition_penalty: divisor of the positive logits of tokens that the
+            sequence has already, and factor on the negative ones. Defaults to
+            1, no penalty. Like the limit before, it is that of transformers.
 
     Returns:
         ids `(B, L)`, padded with 0 after the end token, and float32 scores
-        `(B,)`, the log-probabilities of the rows.
+        `(B,)`, the log-probabilities of the rows in the model's distribution.
+
+    Raises:
+        ValueError: if an argument is out of range.
     """
 
     def choose(logits, forced_tokens, before_min_length, index):
@@ -85,7 +97,10 @@ def greedy_search(
         return gained[:, 0], tokens[:, 0]
 
     constraints = Constraints(max_lengths, min_lengths, prefix, end_id, longest)
-    return _one_by_one(step_fn, cache, constraints, choose, start_id)
+    repetition = Repetition(no_repeat_ngram_size, repetition_penalty)
+    return _one_by_one(
+        step_fn, cache, constraints, choose, start_id, repetition
+    )
 
 
 def sample(
@@ -101,6 +116,8 @@ def sample(
     min_lengths: KerasTensor | None = None,
     prefix: KerasTensor | None = None,
     longest: int | KerasTensor | None = None,
+    no_repeat_ngram_size: int | KerasTensor = 0,
+    repetition_penalty: float | KerasTensor = 1.0,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Draws each token from the model's distribution.
 
@@ -128,13 +145,14 @@ def sample(
             or `None`.
         seed: an integer, a `keras.random.SeedGenerator`, or `None`. The same
             integer draws the same tokens.
+        no_repeat_ngram_size, repetition_penalty: as in `greedy_search`.
 
     Returns:
         ids `(B, L)`, padded with 0 after the end token, and float32 scores
         `(B,)`, the log-probabilities of the rows in the model's distribution.
 
     Raises:
-        ValueError: if `temperature`, `top_k` or `top_p` is out of range.
+        ValueError: if an argument is out of range.
     """
     temperature, top_k, top_p = map(python_number, (temperature, top_k, top_p))
     if top_k is not None:
@@ -166,10 +184,13 @@ def sample(
             top_p,
         )
 
-    return _one_by_one(step_fn, cache, constraints, choose, start_id)
+    repetition = Repetition(no_repeat_ngram_size, repetition_penalty)
+    return _one_by_one(
+        step_fn, cache, constraints, choose, start_id, repetition
+    )
 
 
-def _one_by_one(step_fn, cache, constraints, choose, start_id):
+def _one_by_one(step_fn, cache, constraints, choose, start_id, repetition):
     """Runs greedy search or sampling: one token of each row per step.
 
     `choose(logits, forced_tokens, before_min_length, index)` returns the
@@ -187,12 +208,15 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id):
     def step(index, tokens, sequences, scores, done, cache):
         logits, cache = step_fn(tokens, cache, index)
         check_logits(logits, ("rows", "vocabulary"))
-        gained, tokens = choose(
-            logits,
-            constraints.forced_tokens(index),
-            constraints.before_min_length(index),
-            index,
-        )
+        forced = constraints.forced_tokens(index)
+        choice = logits
+        if repetition.is_active:
+            choice = ops.cast(logits, "float32")
+            choice = repetition(choice, sequences, forced, index)
+        before_min_length = constraints.before_min_length(index)
+        gained, tokens = choose(choice, forced, before_min_length, index)
+        if repetition.is_active:
+            gained = log_probs_of(logits, tokens)
         scores = ops.where(done, scores, scores + gained)
         tokens = ops.where(done, PAD, tokens)
         is_index = ops.equal(positions, index)  # [L]
