@@ -352,3 +352,8 @@ def test_the_command_translates_into_a_language(
     assert result["target_language"] == "de"
     assert command.main([*arguments, "fr"]) == 1
     assert "may be bt, de, en. Received" in capsys.readouterr().err
+
+
+def test_the_model_card_names_each_language_once(exported):
+    card = (exported / "MODEL_CARD.md").read_text()
+    assert card.startswith("---\nlanguage: [en, de]\n")

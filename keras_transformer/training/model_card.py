@@ -12,7 +12,7 @@ from keras_transformer.training.run import Run, read_records
 
 MODEL_CARD = "MODEL_CARD.md"
 CARD = """---
-language: [{source}, {target}]
+language: [{languages}]
 pipeline_tag: translation
 library_name: keras
 ---
@@ -81,6 +81,7 @@ def write_model_card(run: Run, path: pathlib.Path, models: int = 1) -> None:
     text = CARD.format(
         **{**vars(run.recipe), **config.to_dict()},
         kind=kind,
+        languages=_languages(run),
         encoder_depth=config.encoder_depth,
         decoder_depth=config.decoder_depth,
         vocabulary=_vocabulary(run),
@@ -88,6 +89,14 @@ def write_model_card(run: Run, path: pathlib.Path, models: int = 1) -> None:
         evaluation=_evaluation(run),
     )
     path.write_text(text, "utf-8")
+
+
+def _languages(run):
+    """Returns the languages; of several directions, a side names all its."""
+    sides = [run.recipe.source, run.recipe.target]
+    if run.source_tokenizer.tags:
+        sides = "_".join(sides).split("_")
+    return ", ".join(dict.fromkeys(sides))
 
 
 def _vocabulary(run):
