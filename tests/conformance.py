@@ -319,12 +319,14 @@ SEARCHES = [
         ([7, 5],),
     ),
     Row("beam_search", {"beam_size": 3, "early_stopping": "filled"}, ([7, 5],)),
-    Row("beam_search", {"beam_size": 3, "no_repeat_ngram_size": 2}, ([7, 5],)),
     Row("greedy_search", _RULES, ([7, 5],)),
-    Row("greedy_search", _NO_REPEATS, ([7, 5],)),
     Row("greedy_search", {}, ([7, 5],)),
     Row("sample", {"top_k": 1, "seed": 1, **_RULES}, ([7, 5],)),
     Row("sample", {"top_p": 1e-6, "seed": 1}, ([7, 5],)),
+]
+WITHOUT_REPEATS = [
+    Row("beam_search", {"beam_size": 3, **_NO_REPEATS}, ([7, 5],)),
+    Row("greedy_search", _NO_REPEATS, ([7, 5],)),
     Row("sample", {"top_k": 1, "seed": 1, **_NO_REPEATS}, ([7, 5],)),
 ]
 # The inputs are the proposals of each row and the maximum lengths.
@@ -353,6 +355,7 @@ ROWS = [
     *CONFIGS,
     *OBJECTS,
     *SEARCHES,
+    *WITHOUT_REPEATS,
     *BLOCKWISE,
     *FUNCTIONS,
 ]
@@ -446,7 +449,7 @@ def outputs(row):
     elif row in [*CLASSIFIERS, *LANGUAGE_MODELS]:
         model = model_with_seeded_weights(row)
         found = [compiled_on_jax(model)(*row.inputs)]
-    elif row in SEARCHES:
+    elif row in [*SEARCHES, *WITHOUT_REPEATS]:
         found = search(row)[:2]
     elif row in BLOCKWISE:
         found = blockwise_search(row)

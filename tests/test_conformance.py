@@ -5,6 +5,7 @@ file on TensorFlow, `make test-jax` on JAX, and `make test-torch` on PyTorch.
 """
 
 import inspect
+import itertools
 import json
 import math
 import os
@@ -456,6 +457,15 @@ def test_cached_steps_equal_the_logits_of_the_model(row):
         tokens = ops.convert_to_tensor(TARGET[:, t])
         found, cache = step(tokens, cache, t, memory, SOURCE != 0)
         assert_close(numpy_of(found)[real[:, t]], expected[real[:, t], t])
+
+
+@each(conformance.WITHOUT_REPEATS)
+def test_searches_find_no_pair_of_tokens_twice(row):
+    ids, _, _ = conformance.search(row)
+    for tokens in ids.reshape(-1, ids.shape[-1]).tolist():
+        tokens = tokens[: tokens.index(3) + 1] if 3 in tokens else []
+        pairs = list(itertools.pairwise(tokens))
+        assert len(set(pairs)) == len(pairs)
 
 
 @each(conformance.SEARCHES)

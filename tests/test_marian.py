@@ -973,7 +973,7 @@ def test_the_activation_has_the_default_of_transformers(folder, tmp_path):
 @pytest.mark.parametrize(
     "setting",
     [
-        {"no_repeat_ngram_size": 3},
+        {"encoder_no_repeat_ngram_size": 3},
         {"eos_token_id": [0, 7]},
         {"bad_words_ids": [[338], [5, 6]]},
         {"sequence_bias": [[[5], -1.5]]},
@@ -1004,6 +1004,18 @@ def test_settings_that_change_no_translation_are_not_named(
     )
     import_marian(folder, tmp_path / "run")
     assert not [x for x in recwarn if "settings" in str(x.message)]
+
+
+def test_rules_against_repetition_are_taken_over(folder, tmp_path, recwarn):
+    rules = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.5}
+    change_json(folder / "generation_config.json", **rules, min_length=4)
+    run = import_marian(folder, tmp_path / "run")
+    assert run.search.rules == {**rules, "min_lengths": [4]}
+    assert not [x for x in recwarn if "settings" in str(x.message)]
+    files = marian_export.export(run, tmp_path / "exported")
+    written = json.loads((files / "generation_config.json").read_text())
+    assert {name: written[name] for name in rules} == rules
+    assert written["min_length"] == 4
 
 
 def test_a_terminal_only_shows_what_a_model_says(folder, tmp_path, capsys):

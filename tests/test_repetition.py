@@ -4,10 +4,14 @@ import numpy as np
 import paper
 import pytest
 import tensorflow as tf
+from conftest import translator_of
 from keras import ops
 from test_decoding import END, START, TableModel, search
 
 from keras_transformer import beam_search, greedy_search, sample
+from keras_transformer.export import saved_model
+from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.inference import SearchSettings
 
 SIZES = [(0, 1.5), (1, 1.0), (2, 1.0), (3, 0.7), (2, 1.3)]
 
@@ -29,9 +33,12 @@ def plain_greedy(model, sentence, limit, size, penalty):
     before, last, tokens, total = START, START, (), 0.0
     while END not in tokens:
         logits = model.table[sentence, before, last].astype("float64")
-        best = int(np.argmax(processed(logits, tokens, size, penalty)))
-        best = best if len(tokens) + 1 < limit else END
-        total += model.log_probs[sentence, before, last, best]
+        if len(tokens) + 1 < limit:
+            logits = processed(logits, tokens, size, penalty)
+            best = int(np.argmax(logits))
+        else:
+            best = END
+        total += np.log(paper.softmax(logits)[best])
         before, last, tokens = last, best, (*tokens, best)
     return tokens, total
 
@@ -46,6 +53,7 @@ def plain_beams(model, sentence, limit, beam, size, penalty):
             row = model.log_probs[sentence, before, last]
             if length < limit:
                 row = processed(row, prefix, size, penalty)
+                row = np.log(paper.softmax(row) + 1e-99)
             tokens = range(len(row)) if length < limit else [END]
             candidates += [(total + row[t], (*prefix, t)) for t in tokens]
         candidates = sorted(candidates, reverse=True)[: 2 * beam]
@@ -172,3 +180,31 @@ def test_numbers_out_of_range_are_refused(setting, expected):
     for find in (beam_search, greedy_search, sample):
         with pytest.raises(ValueError, match=f"Received: {expected}"):
             find(model.step, model.start(4), [9], **setting)
+
+
+@pytest.mark.usefixtures("optimized_graphs")
+@pytest.mark.parametrize(
+    "beam_size", [3, pytest.param(1, marks=pytest.mark.programs)]
+)
+def test_an_export_has_its_rules(run, tmp_path, beam_size):
+    texts = ["The meeting is on the 3rd of May.", "", "It costs 7 euros."]
+    rules = {"no_repeat_ngram_size": 1, "min_length": 5}
+    settings = SearchSettings(beam_size, repetition_penalty=1.2, **rules)
+    path = saved_model.export(run, tmp_path / "a" / "1", settings, "float32")
+    found = SavedTranslator(path).translate(texts)["translation"].numpy()
+    own = translator_of(run, settings)
+    expected = own.compiled()(tf.constant(texts))["translation"].numpy()
+    assert found.tolist() == expected.tolist()
+    source = own._source(tf.constant(texts[:1]))[0].to_tensor()
+    for ids in own.search(source, beam_size, 0.6, 60)[0][0].numpy().tolist():
+        tokens = ids[: ids.index(END)]
+        assert len(set(tokens)) == len(tokens) >= 4
+
+
+def test_drafts_are_not_checked_for_repetition(run, tmp_path):
+    settings = SearchSettings(1, no_repeat_ngram_size=2)
+    path = tmp_path / "a" / "1"
+    with pytest.raises(ValueError, match="Drafts are not checked"):
+        saved_model.export(run, path, settings, draft_tokens=3)
+    with pytest.raises(ValueError, match="repetition_penalty=0"):
+        SearchSettings(repetition_penalty=0)

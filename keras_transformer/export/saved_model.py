@@ -217,6 +217,12 @@ def _decoding(run, settings, shortlist, draft_tokens, ensemble):
             f"{draft_tokens}, beam_size={settings.beam_size}. Choose "
             "beam_size=1, or no draft tokens."
         )
+    if draft_tokens is not None and settings.rules:
+        raise ValueError(
+            "Drafts are not checked for repetition, nor for a least length. "
+            f"Received: draft_tokens={draft_tokens}, {settings.rules}. Leave "
+            "one of them out."
+        )
     given = {
         "shortlist": shortlist,
         "draft_tokens": draft_tokens,

@@ -164,6 +164,7 @@ class InferenceModel:
             select_rows=self.select_rows,
             length_penalty=settings.length_penalty,
             early_stopping=settings.early_stopping,
+            **settings.rules,
         )
 
     def _layers_with_memory(self):

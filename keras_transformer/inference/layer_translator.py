@@ -175,6 +175,7 @@ class LayerTranslator:
             length_penalty=settings.length_penalty,
             early_stopping=settings.early_stopping,
             longest=longest,
+            **settings.rules,
         )
         return found
 

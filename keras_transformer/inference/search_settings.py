@@ -5,6 +5,7 @@ It imports neither Keras nor TensorFlow, so the command shows its help fast.
 
 import dataclasses
 import math
+from typing import Any
 
 from keras_transformer.validation import (
     check_at_least,
@@ -41,6 +42,13 @@ class SearchSettings:
             source is cut. Defaults to 512.
         max_length: maximum number of word pieces of a translation, end token
             included. Defaults to `None`: only `extra_length` limits it.
+        min_length: minimum number of word pieces of a translation, end token
+            included. Defaults to 0: no minimum.
+        no_repeat_ngram_size: n: no n word pieces in a row occur twice in a
+            translation. Defaults to 0: no limit.
+        repetition_penalty: divisor or factor, see `beam_search`, that lowers
+            the scores of word pieces that a translation has already. Defaults
+            to 1: no penalty. Like the two before, it is that of transformers.
         max_beam_size: largest beam size that callers may request. Defaults to
             32.
         allow_unknown: whether the unknown piece, which has no text, may be
@@ -80,6 +88,17 @@ class SearchSettings:
     extra_length: int = 50
     max_source_length: int = 512
     max_length: int | None = None
+    min_length: int = option_field(
+        0, "minimum number of word pieces of a translation, its end included"
+    )
+    no_repeat_ngram_size: int = option_field(
+        0, "let no N word pieces in a row occur twice; 0 for no limit"
+    )
+    repetition_penalty: float = option_field(
+        1.0,
+        "lower the scores of word pieces that a translation has already: a "
+        "factor on their log-probabilities, in greedy search on their logits",
+    )
     max_beam_size: int = 32
     allow_unknown: bool = False
     recase_capitals: bool = option_field(
@@ -111,7 +130,12 @@ class SearchSettings:
             extra_length=0,
             max_source_length=1,
             max_length=1,
+            min_length=0,
+            no_repeat_ngram_size=0,
         )
+        is_positive = 0 < self.repetition_penalty < math.inf
+        expected = "positive and finite"
+        check_field(self, "repetition_penalty", is_positive, expected)
         for field in dataclasses.fields(self):
             if choices := field.metadata.get("choices"):
                 holds = getattr(self, field.name) in choices
@@ -120,3 +144,16 @@ class SearchSettings:
         is_possible = self.beam_size <= self.max_beam_size
         expected = f"at most {self.max_beam_size}"
         check_field(self, "beam_size", is_possible, expected)
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """Arguments of a search that say what a translation must be like; none
+        where nothing is asked."""
+        rules: dict[str, Any] = {}
+        if self.min_length > 1:  # the end token is always there
+            rules["min_lengths"] = [self.min_length]
+        if self.no_repeat_ngram_size:
+            rules["no_repeat_ngram_size"] = self.no_repeat_ngram_size
+        if self.repetition_penalty != 1:
+            rules["repetition_penalty"] = self.repetition_penalty
+        return rules

@@ -116,8 +116,9 @@ def beam_search(
             largest of `max_lengths`.
         no_repeat_ngram_size: as in `greedy_search`.
         repetition_penalty: factor on the log-probabilities of tokens that the
-            hypothesis has already, as in transformers; the score has it, too.
-            With K = 1, as in `greedy_search`. Defaults to 1, no penalty.
+            hypothesis has already; with K = 1, as in `greedy_search`. Defaults
+            to 1, no penalty. Scores are those of what is left, as in
+            transformers with `renormalize_logits=True`.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and
@@ -297,8 +298,7 @@ class _Search:
             if before_min_length is not None:
                 before_min_length = ops.repeat(before_min_length, beam_size)
             forced = ops.repeat(constraints.forced_tokens(index), beam_size)
-            penalized = self.repetition.is_active
-            if penalized:
+            if self.repetition.is_active:
                 logits = ops.log_softmax(ops.cast(logits, "float32"))
                 before = ops.reshape(alive, (-1, constraints.longest))
                 logits = self.repetition(logits, before, forced, index)
@@ -308,7 +308,6 @@ class _Search:
                 forced,
                 before_min_length,
                 constraints.end_id,
-                are_log_probs=penalized,
             )
             shape = (batch, beam_size * several)
             candidates = ops.reshape(log_probs, (-1, 1)) + gained

@@ -89,7 +89,6 @@ def most_probable(
     forced_tokens: KerasTensor,
     before_min_length: KerasTensor | None,
     end_id: int,
-    are_log_probs: bool = False,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Returns the most probable next tokens of each row.
 
@@ -101,8 +100,6 @@ def most_probable(
         before_min_length: booleans `(N,)`, True for rows that may not end yet,
             or `None`.
         end_id: the end token.
-        are_log_probs: whether the logits are log-probabilities, or something
-            else to be returned as it is. Defaults to False.
 
     Returns:
         float32 log-probabilities and int32 tokens, both `(N, count)`. Where a
@@ -115,7 +112,7 @@ def most_probable(
     if before_min_length is not None:
         end = logits[:, end_id]
         likely = ops.where(end > best[:, 0], end_id, likely)
-    total = 0.0 if are_log_probs else _log_sum_exp(logits, likely)
+    total = _log_sum_exp(logits, likely)
     first = ops.equal(ops.arange(count, dtype="int32"), 0)
     is_forced = ops.expand_dims(forced_tokens >= 0, -1)
     only = ops.where(first, _at_token(logits, forced_tokens), MINUS_INFINITY)
@@ -174,14 +171,8 @@ def draw(
         possible, drawn, ops.cast(ops.argmax(logits, axis=-1), "int32")
     )
     drawn = ops.where(forced_tokens >= 0, forced_tokens, drawn)
-    return log_probs_of(logits, drawn), drawn
-
-
-def log_probs_of(logits: KerasTensor, tokens: KerasTensor) -> KerasTensor:
-    """Returns the log-probabilities of tokens `(N,)`, by logits `(N, V)`."""
-    logits = ops.cast(logits, "float32")
     total = _log_sum_exp(logits, ops.argmax(logits, axis=-1))
-    return _log_probs(_at_token(logits, tokens), total)[:, 0]
+    return _log_probs(_at_token(logits, drawn), total)[:, 0], drawn
 
 
 def _log_probs(logits, total):

@@ -94,9 +94,13 @@ class Repetition:
             repeats &= ops.equal(before, last[:, None])
             return repeats & (positions[None] > k)
 
-        size = ops.cast(self.ngram_size, "int32")
+        size = self.ngram_size
         repeats = ops.broadcast_to(size > 0, ops.shape(sequences))
-        return ops.fori_loop(0, size - 1, same, repeats)
+        if not isinstance(size, int):
+            return ops.fori_loop(0, ops.cast(size, "int32") - 1, same, repeats)
+        for k in range(size - 1):  # no loop in the graph
+            repeats = same(k, repeats)
+        return repeats
 
 
 def _is(value, number):
@@ -119,5 +123,7 @@ def _marked(tokens, is_marked, scores):
     indices = ops.stack([lines, columns], axis=-1)
     indices = ops.reshape(indices, (-1, 2))
     marks = ops.zeros((rows, width + 1), "int32")
-    marks = ops.scatter_update(marks, indices, ops.ones_like(indices[:, 0]))
+    marks = ops.scatter_update(
+        marks, indices, ops.ones((rows * length,), "int32")
+    )
     return marks[:, :width] > 0

@@ -20,7 +20,6 @@ from keras_transformer.search.next_token import (
     check_logits,
     checked_scores,
     draw,
-    log_probs_of,
     most_probable,
     python_number,
     run_steps,
@@ -80,11 +79,12 @@ def greedy_search(
             sequence. Defaults to 0, no limit.
         repetition_penalty: divisor of the positive logits of tokens that the
             sequence has already, and factor on the negative ones. Defaults to
-            1, no penalty. Like the limit before, it is that of transformers.
+            1, no penalty. Both are as in transformers; log-probabilities are
+            those of what is left.
 
     Returns:
         ids `(B, L)`, padded with 0 after the end token, and float32 scores
-        `(B,)`, the log-probabilities of the rows in the model's distribution.
+        `(B,)`, the log-probabilities of the rows.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -209,14 +209,11 @@ def _one_by_one(step_fn, cache, constraints, choose, start_id, repetition):
         logits, cache = step_fn(tokens, cache, index)
         check_logits(logits, ("rows", "vocabulary"))
         forced = constraints.forced_tokens(index)
-        choice = logits
         if repetition.is_active:
-            choice = ops.cast(logits, "float32")
-            choice = repetition(choice, sequences, forced, index)
+            logits = ops.cast(logits, "float32")
+            logits = repetition(logits, sequences, forced, index)
         before_min_length = constraints.before_min_length(index)
-        gained, tokens = choose(choice, forced, before_min_length, index)
-        if repetition.is_active:
-            gained = log_probs_of(logits, tokens)
+        gained, tokens = choose(logits, forced, before_min_length, index)
         scores = ops.where(done, scores, scores + gained)
         tokens = ops.where(done, PAD, tokens)
         is_index = ops.equal(positions, index)  # [L]

@@ -72,6 +72,7 @@ class SamplingTranslator(Translator):
             model.empty_cache(model.encode(source), 1),
             self._max_lengths(source, max_length),
             seed=self.generator,
+            **self.settings.rules,
         )
         return ids[:, None], scores[:, None]
 

@@ -161,6 +161,9 @@ def _json_files(run):
         "length_penalty": search.alpha,
         "early_stopping": early_stopping[search.early_stopping],
         "max_length": most,
+        "min_length": search.min_length,
+        "no_repeat_ngram_size": search.no_repeat_ngram_size,
+        "repetition_penalty": search.repetition_penalty,
     }
     ids = {
         side: {

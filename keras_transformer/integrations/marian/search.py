@@ -28,13 +28,10 @@ NEUTRAL = {
     "forced_bos_token_id": None,
     "guidance_scale": 1,
     "max_time": None,
-    "min_length": 0,
     "min_new_tokens": 0,
-    "no_repeat_ngram_size": 0,
     "num_beam_groups": 1,
     "num_return_sequences": 1,
     "penalty_alpha": None,
-    "repetition_penalty": 1,
     "sequence_bias": None,
     "stop_strings": None,
     "suppress_tokens": None,
@@ -47,6 +44,7 @@ KNOWN = {
     *("bad_words_ids", "bos_token_id", "decoder_start_token_id"),
     *("early_stopping", "eos_token_id", "forced_eos_token_id"),
     *("length_penalty", "max_length", "max_new_tokens", "num_beams"),
+    *("min_length", "no_repeat_ngram_size", "repetition_penalty"),
     *("pad_token_id", "renormalize_logits", "remove_invalid_values"),
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "top_h"),
     *("epsilon_cutoff", "eta_cutoff", "_from_model_config", "_commit_hash"),
@@ -160,6 +158,11 @@ def search_settings(
         max_source_length=max_source_length,
         extra_length=max(most, 0),
         max_length=most,
+        min_length=whole_number(generation, "min_length", 0),
+        no_repeat_ngram_size=whole_number(
+            generation, "no_repeat_ngram_size", 0
+        ),
+        repetition_penalty=number(generation, "repetition_penalty", 1.0),
         allow_unknown=[special.unknown] not in barred,
     )
 
