@@ -682,6 +682,8 @@ def test_a_closed_pipe_ends_translate_quietly(exported, monkeypatch, capsys):
         (["--explain=x.png", "--beam-size=-3"], "`--explain` .* --beam-size"),
         (["--explain=x.png", "--output", "out"], "without --runner` .* --out"),
         (["--document", "--explain=x.png"], "`--explain` .* --document"),
+        (["--markup=html", "--explain=x.png"], "`--explain` .* --markup"),
+        (["--markup=html", "--runner=DirectRunner"], "`--runner` .* --markup"),
         (["--document", "--runner=DirectRunner"], "`--runner` .* --document"),
         (["--language=en"], "without --document` .* --language"),
         (["--attention=encoder"], "without --explain` .* --attention"),

@@ -19,6 +19,7 @@ from keras_transformer.cli.serve import LOCAL, serve
 from keras_transformer.config import PRESETS, TransformerConfig
 from keras_transformer.data.options import CorpusSettings, Preparation
 from keras_transformer.inference.evaluation import BLEU_TOKENIZERS
+from keras_transformer.inference.markup import MARKUPS
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.serve.settings import ServeSettings
 from keras_transformer.training.recipe import Recipe
@@ -265,6 +266,14 @@ def _add_translate(line):
         metavar="CODE",
         help="language of the document, such as en, with --document only "
         "(default: the model's)",
+    )
+    sub.add_argument(
+        "--markup",
+        choices=MARKUPS,
+        help="keep mark-up and put it where it belongs: tags and entities of "
+        "HTML, and placeholders such as {name}, URLs and code, or these only. "
+        "With --document, tags such as <p> separate texts (default: all is "
+        "text)",
     )
     sub.add_argument(
         "--explain",

@@ -35,6 +35,7 @@ BATCH_SIZE = 64
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
 # `translate --explain` has no place for these.
 STREAM_OPTIONS = {"beam_size", "alpha", "batch_size", "document", "language"}
+STREAM_OPTIONS |= {"markup"}
 
 
 def train(given: dict[str, Any]) -> None:
@@ -163,10 +164,25 @@ def translate(given: dict[str, Any]) -> None:
         sentences.load_splitter()  # fails before the model is loaded, not after
     else:
         refuse(given, {"language"}, "translate without --document")
+    if "markup" in given:
+        refuse(given, {"beam_size", "alpha"}, "--markup")
     batch_size = given.get("batch_size", BATCH_SIZE)
     workers = _workers(batch_size)
     model = _exported(given["path"])
     function = _function(model, given)
+    if "markup" in given:
+        from keras_transformer.cli.markup import translate_with_markup
+
+        explain = functools.partial(
+            model.explain_batch, target_language=given.get("target_language")
+        )
+        language = None
+        if "document" in given:
+            language = given.get("language", model.metadata["source"])
+        translate_with_markup(
+            function, explain, given["markup"], batch_size, workers, language
+        )
+        return
     if "document" in given:
         from keras_transformer.cli.document import translate_document
 

@@ -109,8 +109,7 @@ class SavedTranslator:
                 "`explain` takes one string. Received: a "
                 f"{type(line).__name__}. Call it for each."
             )
-        text = self._tagged(tf.constant([encoded(line)]), target_language)
-        found = self.loaded.signatures["explain"](text=text)
+        found = self.explain_batch([encoded(line)], target_language)
         found = {name: value.numpy()[0] for name, value in found.items()}
         source, target = (
             [piece.decode() for piece in found[side] if piece]
@@ -126,6 +125,21 @@ class SavedTranslator:
             "attention": found["attention"][:, :, :rows, :columns],
             "encoder_attention": weights[:, :, :columns, :columns],
         }
+
+    def explain_batch(
+        self, text: tf.Tensor, target_language: str | None = None
+    ) -> dict:
+        """Returns the best translation of each string, and its attention.
+
+        Args:
+            text: strings `(B,)`.
+            target_language: as for a call.
+
+        Returns:
+            A dictionary of tensors, see `Translator.explain`.
+        """
+        text = self._tagged(text, target_language)
+        return self.loaded.signatures["explain"](text=text)
 
     def searched_with(
         self, beam_size: int | None = None, alpha: float | None = None

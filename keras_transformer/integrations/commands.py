@@ -21,6 +21,7 @@ STREAM_OPTIONS = {
     "document",
     "explain",
     "language",
+    "markup",
     "target_language",
 }
 
