@@ -14,6 +14,7 @@ import tensorflow as tf
 from conftest import SMALL, all_of_one_bleu
 
 from keras_transformer import Transformer, TransformerConfig
+from keras_transformer.data.preparation import prepare
 from keras_transformer.data.prepared_corpus import PreparedCorpus
 from keras_transformer.data.tokenizer import train_tokenizer
 from keras_transformer.inference.lines import translate_lines
@@ -475,7 +476,10 @@ def test_several_teachers_teach_a_run_of_another_shape(run, recipe, tmp_path):
     """They are copied, and need the vocabulary of the run."""
     shape = {"d_model": 26, "num_heads": 2, "d_ff": 29, "num_layers": 1}
     names = {"teachers": [str(run.folder)] * 2, "teacher_weight": 0.5}
-    taught = dataclasses.replace(recipe, corpus=str(run.data), **names)
+    tokenizers = run.source_tokenizer, run.target_tokenizer
+    prepared = prepare(recipe.corpus, tmp_path / "p", tokenizers=tokenizers)
+    corpus = str(prepared.folder)
+    taught = dataclasses.replace(recipe, corpus=corpus, **names)
     new = start_run(tmp_path / "taught", "tiny", taught, **shape)
     assert open_run(new.folder).recipe.teachers == (str(run.folder),) * 2
     for teacher in load_teachers(open_run(new.folder)):
