@@ -224,8 +224,8 @@ def _decoding(run, settings, shortlist, draft_tokens, ensemble):
             "one of them out."
         )
     given = {
-        "shortlist": shortlist,
         "draft_tokens": draft_tokens,
+        "shortlist": shortlist,
         "ensemble": [str(other.folder) for other in ensemble] or None,
     }
     given = {name: x for name, x in given.items() if x is not None}

@@ -75,9 +75,7 @@ def write_model_card(run: Run, path: pathlib.Path, models: int = 1) -> None:
     config = run.config
     kind = 'A Transformer of "Attention Is All You Need"'
     if models > 1:
-        kind = (
-            f"An ensemble of {models}, the first of which is described: {kind}"
-        )
+        kind = f"An ensemble of {models} models, the first of which is: {kind}"
     text = CARD.format(
         **{**vars(run.recipe), **config.to_dict()},
         kind=kind,
