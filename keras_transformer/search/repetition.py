@@ -91,7 +91,8 @@ class Repetition:
             last = ops.take(sequences, ops.maximum(index - 1 - k, 0), axis=1)
             before = ops.maximum(positions - 1 - k, 0)
             before = ops.take(sequences, before, axis=1)
-            repeats &= ops.equal(before, last[:, None])
+            # Not in place: a tensor of PyTorch would be changed.
+            repeats = repeats & ops.equal(before, last[:, None])
             return repeats & (positions[None] > k)
 
         size = self.ngram_size
