@@ -118,7 +118,7 @@ def test_an_export_is_one_saved_model(run, other, tmp_path, dtype):
     assert "ensemble:2" in loaded.metadata["signature"]
     assert "An ensemble of 2 models" in (path / "MODEL_CARD.md").read_text()
 
-    # What it finds is what it scores, and its attention is the first model's.
+    # It scores what it finds, and its attention is the first model's.
     scored = loaded.loaded.signatures["score"](
         text=tf.constant(TEXTS[:1]), translation=found["translation"][:1]
     )

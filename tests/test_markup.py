@@ -281,7 +281,7 @@ def test_all_mark_up_is_there_once_and_nested_as_before(order):
 
 
 def test_the_order_of_blocks_and_their_white_space_is_kept():
-    """What a translation that changes nothing brings back is the source."""
+    """A translation that changes nothing brings back the source."""
     for seed in range(2000):
         draw = random.Random(seed)
         source = "".join(draw.choice(BLOCKS) for _ in range(7))
@@ -420,7 +420,7 @@ def test_the_time_to_parse_grows_with_the_length(part):
 
 @pytest.mark.parametrize("options", [[], ["--document"]])
 def test_the_command_keeps_mark_up(exported, capsys, monkeypatch, options):
-    """What a model of a few steps says is anything, but mark-up is whole."""
+    """Mark-up is whole, whatever a model of a few steps says."""
     source = "<p>room <b>7</b> is {free}.\nThe <i>next</i>.</p>\nroom 7\n"
     data = io.BytesIO(source.encode())
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=data))

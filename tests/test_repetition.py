@@ -150,7 +150,7 @@ def test_samples_do_not_repeat_either():
 
 
 def test_a_prefix_may_repeat_itself():
-    """What is given is not the search's to change."""
+    """A search does not change what is given."""
     model = TableModel(5, 1, vocab_size=7)
     prefix = [[5, 5, 5, 5]]
     ids, scores = search(

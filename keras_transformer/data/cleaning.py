@@ -116,7 +116,7 @@ def _invisible_pattern(re2):
     )
 
 
-# What becomes a space by each rule.
+# Characters that become a space, by rule.
 SPACES: dict[str, Ranges] = {
     "source": WHITE_SPACE,
     "target": [(0x20, 0x20), *LINE_ENDS],

@@ -177,7 +177,7 @@ def restore(block: Block, found: Alignment) -> str:
     """
     text, texts = found.translation, _encoded(found.translation, block.entities)
     gaps = _Places(block, found).gaps
-    # What stands between words belongs to the one before.
+    # White space and punctuation belong to the word before.
     starts = [0, *found.target[1:], len(text)]
     out, last, space = [block.prefix], " ", ""
     for gap, (items, start) in enumerate(zip(gaps, starts, strict=True)):
@@ -263,7 +263,7 @@ class _Places:
         self.gaps: list[list[tuple[Markup, bool]]] = [
             [] for _ in range(rows + 1)
         ]
-        # Of each word the one that it attends to most; -1 for none.
+        # The word that each one attends to most; -1 for none.
         padded = np.pad(self.weights, [(0, 0), (1, 0)])
         self.aligned = padded.argmax(axis=1) - 1
         self.place(block.children, 0, rows, (0, len(self.starts)))
