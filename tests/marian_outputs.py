@@ -10,7 +10,13 @@ import torch
 from transformers import MarianTokenizer
 
 # Each search changes the folder's own generation settings by these.
-SEARCHES = {"greedy": {"num_beams": 1}, "beam": {"num_beams": 4}}
+RULES = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "min_length": 9}
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "beam": {"num_beams": 4},
+    "greedy with rules": {"num_beams": 1, **RULES},
+    "beam with rules": {"num_beams": 4, **RULES},
+}
 
 
 def search_settings(config, changes):

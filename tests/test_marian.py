@@ -113,6 +113,23 @@ def test_beam_translations_are_those_of_transformers(translator):
     np.testing.assert_allclose(found["score"], theirs, atol=1e-4)
 
 
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_rules_against_repetition_are_those_of_transformers(imported, search):
+    rules = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}
+    beam_size = {"greedy": 1, "beam": 4}[search]
+    settings = dataclasses.replace(
+        imported.search, beam_size=beam_size, min_length=9, **rules
+    )
+    translator = translator_of(imported, settings)
+    found = translator.compiled()(tf.constant(SOURCES))["translation"]
+    texts = [text.decode() for text in found.numpy()]
+    assert texts == [row[f"{search} with rules"]["text"] for row in OUTPUTS]
+    assert sum(
+        row[f"{search} with rules"]["text"] != row[search]["text"]
+        for row in OUTPUTS
+    )
+
+
 def test_the_score_of_a_translation_is_that_of_its_search(exported):
     """Padding and start, which Marian never generates, have no part in it."""
     signatures = tf.saved_model.load(exported).signatures
