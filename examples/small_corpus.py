@@ -40,9 +40,10 @@ writes:
 
 With KERAS_BACKEND=jax it runs on JAX, for a GPU; TensorFlow exports the runs.
 
-Promise: on Multi30k the BLEU that README gives, in two and a half hours on two
-cores; the test does it in miniature. The student takes two hours more, and has
-41.27 after 7,481 of its 10,500 steps (docs/results.md).
+Promise: on Multi30k about the BLEU that README gives, in two and a half hours
+on two cores; the test does it in miniature. The student takes two hours more,
+and had 41.27 after 7,481 of its 10,500 steps (docs/results.md). Both figures
+are of this program before it was composed of these commands.
 """
 
 import argparse

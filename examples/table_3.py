@@ -14,7 +14,7 @@ A second start goes on where the first one stopped.
 
 Promise: a table of 13 rows; each takes four to five minutes on two CPU cores.
 On Multi30k its perplexities order heads, key widths, smoothing and positions as
-the paper's do, but not dropout, for which training is too short
+the paper's do for the most part, but not dropout; each row has one seed
 (docs/results.md).
 """
 

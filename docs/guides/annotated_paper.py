@@ -529,7 +529,7 @@ for sentence, translation in zip(sentences, translate(sentences), strict=True):
 #
 # Table 3 of the paper changes parts of the model: heads, widths, depth, dropout,
 # positions. `examples/table_3.py` does some of it in small, and
-# [finds most of its orders again](../results.md#table-3-in-small): one head is worst, narrow
+# [finds several of its orders again](../results.md#table-3-in-small): one head is worst, narrow
 # keys lose, smoothing costs perplexity, learned positions are as good. For section 6.3, a
 # model of the same kind writes the [parse tree of a sentence](../parsing.md).
 #
