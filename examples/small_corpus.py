@@ -235,6 +235,14 @@ if __name__ == "__main__":
     parser.add_argument(
         "--student", action="store_true", help="a small model for greedy search"
     )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        nargs=2,
+        default=[BOTH.steps, FINAL["steps"]],
+        metavar="N",
+        help="of the first training, and of each later one",
+    )
     options = parser.parse_args()
     main(
         dataclasses.replace(
@@ -245,8 +253,10 @@ if __name__ == "__main__":
             source=options.source,
             target=options.target,
             bleu_tokenizer=options.tokenize,
+            steps=options.steps[0],
         ),
         options.folder,
+        {**FINAL, "steps": options.steps[1]},
         source_text=options.source_text,
         target_text=options.target_text,
         student=options.student,

@@ -11,7 +11,7 @@ from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.export import saved_model
 from keras_transformer.export import tensorflow_serving as serving
 from keras_transformer.export.saved_translator import SavedTranslator
-from keras_transformer.inference.int8_weights import Int8Matrix
+from keras_transformer.inference.int8_weights import Int8Matrix, variables
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.translator import Translator
 
@@ -85,6 +85,26 @@ def test_a_matrix_is_off_by_half_a_scale_at_most(axis):
     # The greatest numbers are exact, so that quantizing twice changes nothing.
     again = tf.convert_to_tensor(Int8Matrix(tf.constant(found), axis))
     np.testing.assert_allclose(again, found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_tied_table_is_stored_once(more):
+    """As the embedding, whose transpose is computed when it is loaded."""
+    table = np.random.default_rng(2).normal(size=(11, 5)).astype("float32")
+    kernel = np.pad(table.T / 3, [(0, 0), (0, more)])
+    weights = {
+        "target": {"table": tf.constant(table)},
+        "projection": {"kernel": tf.constant(kernel)},
+    }
+    stored = variables(weights, in_int8=True)
+    tied = tf.convert_to_tensor(stored["projection"]["kernel"]).numpy()
+    assert "values" not in vars(stored["projection"]["kernel"])
+    bound = np.abs(kernel).max(axis=0, keepdims=True) / 127 / 2
+    assert (np.abs(tied - kernel) <= bound + 1e-7).all()
+    # Another matrix is not taken for the same.
+    weights["projection"]["kernel"] = tf.constant(kernel[::-1])
+    other = variables(weights, in_int8=True)["projection"]["kernel"]
+    assert other.values.shape == kernel.shape
 
 
 @pytest.fixture(scope="module")

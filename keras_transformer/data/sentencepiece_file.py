@@ -86,6 +86,14 @@ def rule_of(proto: Any) -> str | None:
     return rule if not prefix and rule in RULES else None
 
 
+def pieces_alone(model: bytes) -> bytes:
+    """Returns a model without its rule for text, which decoding does not
+    need."""
+    proto = parse(model)
+    proto.normalizer_spec.ClearField("precompiled_charsmap")
+    return proto.SerializeToString()
+
+
 def precompiled_charsmap(rule: str) -> bytes:
     """Returns a rule of `cleaning` as the file of a model has it."""
     proto = parse(normalizer_of(rule).serialized_model_proto())

@@ -257,6 +257,7 @@ def write(
 ):
     """Writes a translator as a SavedModel with the signatures above."""
     fixed = translator.fixed(dtype)
+    fixed.share_passes()
     module = tf.Module()
     module.weights = fixed.weights
     if dtype == "int8":

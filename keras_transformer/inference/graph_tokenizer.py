@@ -11,6 +11,7 @@ from keras_transformer.data.cleaning import (
     RE2_INVISIBLE,
     RE2_SPACES,
 )
+from keras_transformer.data.sentencepiece_file import pieces_alone
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import END, UNKNOWN
 
@@ -37,15 +38,19 @@ class GraphTokenizer:
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
-
-    def _operations(self):
-        """Returns the tokenizer of tensorflow-text.
-
-        Each call or graph makes its own: `tf.random.set_seed` destroys the
-        resource of every tokenizer that was made in eager mode.
-        """
-        return tf_text.SentencepieceTokenizer(
-            self.tokenizer.model, out_type=tf.int32
+        # Each is in a graph once, however often that calls it. They make their
+        # SentencePiece themselves: `tf.random.set_seed` destroys the resource
+        # of every tokenizer that was made in eager mode.
+        self._tokenize = tf.function(
+            lambda text: _sentencepiece(tokenizer.model).tokenize(text),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+            autograph=False,
+        )
+        pieces = pieces_alone(tokenizer.model)
+        self._detokenize = tf.function(
+            lambda ids: _sentencepiece(pieces).detokenize(ids),
+            input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)],
+            autograph=False,
         )
 
     def encode(self, text: tf.Tensor | Sequence[str]) -> tf.RaggedTensor:
@@ -72,7 +77,7 @@ class GraphTokenizer:
         if self.tokenizer.tags:
             tags, text = self.split_tags(text)
             parts.append(self._tag_ids(tags))
-        ids = self._operations().tokenize(text)
+        ids = self._tokenize(text)
         if self.tokenizer.has_more_pieces:
             known = ids.values < self.tokenizer.vocab_size
             ids = ids.with_values(tf.where(known, ids.values, UNKNOWN))
@@ -163,9 +168,11 @@ class GraphTokenizer:
         ended = tf.cumsum(tf.cast(tf.equal(ids, END), tf.int32), axis=1)
         is_text = (ids > END) & (ids < self.tokenizer.vocab_size)
         is_text &= tf.equal(ended, 0)
-        return self._operations().detokenize(
-            tf.ragged.boolean_mask(ids, is_text)
-        )
+        return self._detokenize(tf.ragged.boolean_mask(ids, is_text))
+
+
+def _sentencepiece(model):
+    return tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
 
 
 def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:

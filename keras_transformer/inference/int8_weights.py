@@ -38,17 +38,24 @@ class Int8Matrix(tf.Module):
         greatest = tf.reduce_max(tf.abs(matrix), axis=axis, keepdims=True)
         scales = greatest / LARGEST
         values = tf.round(tf.math.divide_no_nan(matrix, scales))
-        self.shape = matrix.shape
         self.values = tf.Variable(tf.cast(values, tf.int8))
         self.scales = tf.Variable(scales)
+        self._make_product(matrix.shape)
+
+    def _make_product(self, shape):
+        self.shape = shape
         self.product = tf.Variable(
             tf.zeros([0, 0]), shape=[None, None], dtype=self.dtype
         )
         self.fill()
 
+    def computed(self) -> tf.Tensor:
+        """Returns the values, multiplied by the scales."""
+        return tf.cast(self.values, self.dtype) * self.scales
+
     def fill(self):
         """Computes the product."""
-        self.product.assign(tf.cast(self.values, self.dtype) * self.scales)
+        self.product.assign(self.computed())
 
     def clear(self):
         """Empties the product."""
@@ -57,6 +64,30 @@ class Int8Matrix(tf.Module):
     def read(self) -> tf.Tensor:
         """Returns the product."""
         return tf.ensure_shape(self.product, self.shape)
+
+
+class TransposedInt8Matrix(Int8Matrix):
+    """The transpose of another matrix times a factor, of which only the product
+    is a variable of its own.
+
+    Args:
+        matrix: the other one, an `Int8Matrix` `(m, n)`.
+        factor: the factor, a scalar.
+        shape: `(n, M)`; if M > m, the last columns are zeros.
+    """
+
+    def __init__(
+        self, matrix: Int8Matrix, factor: tf.Tensor, shape: tf.TensorShape
+    ):
+        tf.Module.__init__(self)
+        self.matrix, self.factor = matrix, float(factor)
+        self._make_product(shape)
+
+    def computed(self) -> tf.Tensor:
+        """Returns the transpose, multiplied by the factor."""
+        product = tf.transpose(self.matrix.computed()) * self.factor
+        missing = self.shape[1] - self.matrix.shape[0]
+        return tf.pad(product, [[0, 0], [0, missing]])
 
 
 def _tensor(matrix, dtype=None, name=None, as_ref=False):
@@ -76,7 +107,7 @@ def variables(weights: Any, in_int8: bool) -> Any:
         weights: from `inference_weights`, in float32 if `in_int8`.
         in_int8: whether matrices and tables are stored in int8. Each matrix
             then has one scale for each output, each table of embeddings one for
-            each row.
+            each row. A table that is also the projection is stored once.
 
     Returns:
         The same structure of variables, or an `Int8Matrix` in their place.
@@ -85,12 +116,29 @@ def variables(weights: Any, in_int8: bool) -> Any:
         return [variables(part, in_int8) for part in weights]
     if not isinstance(weights, dict):
         return tf.Variable(weights)
-    return {
+    result = {
         name: Int8Matrix(part, QUANTIZED[name])
         if in_int8 and name in QUANTIZED
         else variables(part, in_int8)
         for name, part in weights.items()
     }
+    if in_int8 and "projection" in weights:
+        kernel = weights["projection"]["kernel"]
+        factor = _tied_factor(weights["target"]["table"], kernel)
+        if factor is not None:
+            result["projection"]["kernel"] = TransposedInt8Matrix(
+                result["target"]["table"], factor, kernel.shape
+            )
+    return result
+
+
+def _tied_factor(table, kernel):
+    """Returns the factor between a table and the kernel of a projection, or
+    `None` if they are not the same matrix."""
+    kernel = tf.transpose(kernel)[: table.shape[0]]
+    factor = tf.norm(kernel) / tf.norm(table)
+    error = tf.reduce_max(tf.abs(kernel - factor * table))
+    return factor if error <= 1e-5 * tf.reduce_max(tf.abs(kernel)) else None
 
 
 class Int8Initializer(tf.saved_model.experimental.TrackableResource):

@@ -91,6 +91,7 @@ class Translator:
         self.settings = settings or SearchSettings()
         self.decoding = decoding or Decoding()
         self.weights = weights
+        self._shared_model: InferenceModel | None = None
 
     def fixed(self, dtype: str = "float32") -> "Translator":
         """Returns a translator whose weights are variables of its own.
@@ -108,6 +109,14 @@ class Translator:
             self.decoding,
             variables(weights, in_int8=dtype == "int8"),
         )
+
+    def share_passes(self):
+        """Makes functions of the passes of the model, for graphs of several
+        methods: they have each function once."""
+        model = self._shared_model = self.inference_model()
+        for name in ("encode", "read", "search"):
+            function = tf.function(getattr(model, name), autograph=False)
+            setattr(model, name, function)
 
     def compiled(self) -> tf.types.experimental.PolymorphicFunction:
         """Returns `translate` as one traced TensorFlow function."""
@@ -257,10 +266,11 @@ class Translator:
         source, truncated = self._source(text)
         blank = self._is_blank(text, source)
         source = _at_least_one_row(source).to_tensor(PAD)
-        settings = self.settings
-        ids, scores = self.search(
-            source, settings.beam_size, settings.alpha, self.max_length
-        )
+        beam_size: int | tf.Tensor = self.settings.beam_size
+        alpha: float | tf.Tensor = float(self.settings.alpha)
+        if beam_size > 1:  # tensors, for the graph that `n_best` has
+            beam_size, alpha = tf.constant(beam_size), tf.constant(alpha)
+        ids, scores = self.search(source, beam_size, alpha, self.max_length)
         score = tf.where(blank, 0.0, scores[: tf.size(blank), 0])
         incomplete = self._is_incomplete(source, ids, self.max_length)
         found = self._with_attention(source, ids[:, 0], blank)
@@ -307,6 +317,8 @@ class Translator:
 
     def inference_model(self) -> InferenceModel:
         """Returns the model that searches, on the weights."""
+        if self._shared_model is not None:
+            return self._shared_model
         weights = self.weights or self._weights()
         return self.decoding.make_model(self.model.config, weights)
 
@@ -348,6 +360,7 @@ class Translator:
         target = target[:, : tf.maximum(longest, 1)]
         model = self.inference_model()
         memory = model.encode(source, with_attention=True)
+        encoder_attention = memory.pop("encoder_attention")
         _, attention = model.read(target, memory)
 
         is_padding = tf.equal(source[:count], PAD) | blank[:, None]
@@ -356,21 +369,27 @@ class Translator:
             weights = tf.stack(attention, axis=1)[:count]  # [n, N, H, ·, S]
             return tf.where(is_hidden[:, None, None, :, None], 0.0, weights)
 
-        def pieces(tokenizer, ids):
+        def names(tokenizer):
             names = tokenizer.pieces(range(tokenizer.vocab_size))
             names[PAD] = ""
-            found = tf.gather(tf.constant(names), ids[:count])
+            return tf.constant(names)
+
+        def pieces(names, ids):
+            found = tf.gather(names, ids[:count])
             return tf.where(blank[:, None], "", found)
+
+        target_names = names(self.target_tokenizer)
+        source_names = target_names
+        if not self.target_tokenizer.has_pieces_of(self.source_tokenizer):
+            source_names = names(self.source_tokenizer)
 
         translation = self._target_pieces.decode(target)[:count]
         return {
             "translation": tf.where(blank, "", translation),
-            "source_pieces": pieces(self.source_tokenizer, source),
-            "target_pieces": pieces(self.target_tokenizer, target),
+            "source_pieces": pieces(source_names, source),
+            "target_pieces": pieces(target_names, target),
             "attention": stacked(attention, blank[:, None]),
-            "encoder_attention": stacked(
-                memory["encoder_attention"], is_padding
-            ),
+            "encoder_attention": stacked(encoder_attention, is_padding),
         }
 
     def _recased(self, text):
