@@ -8,11 +8,13 @@
         -> {"translation": string[B, K], "score": float32[B, K],
             "incomplete": bool[B, K]}
     score(text: string[B], translation: string[B])
-        -> {"score": float32[B], "pieces": int32[B]}
+        -> {"score": float32[B], "pieces": int32[B], "alignment": string[B]}
     explain(text: string[B])
         -> {"translation": string[B], "score": float32[B],
             "incomplete": bool[B],
             "source_pieces": string[B, S], "target_pieces": string[B, T],
+            "log_probs": float32[B, T], "mean_log_prob": float32[B],
+            "alignment": string[B],
             "attention": float32[B, N, H, T, S],
             "encoder_attention": float32[B, N, H, S, S]}
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from keras_transformer.data.sentencepiece_file import TAG
+from keras_transformer.inference.alignment import piece_weights
 from keras_transformer.inference.markup import (
     CLOSING,
     QUOTES,
@@ -19,7 +20,6 @@ from keras_transformer.inference.markup import (
 from keras_transformer.inference.piece_words import (
     END_PIECE,
     Word,
-    weights_of_words,
     words_of,
 )
 
@@ -100,8 +100,15 @@ def alignment_of(
     )
     weights = np.zeros((len(target), len(source)))
     if source and target:
-        mean = attention.mean(axis=(0, 1))
-        weights = weights_of_words(mean, target, source)
+        is_target = [
+            piece not in (b"", END_PIECE.encode()) for piece in target_pieces
+        ]
+        found = piece_weights(attention[:, None], np.array([is_target]))
+        pieces = found.numpy()[0]  # (T, S)
+        for t, word in enumerate(target):
+            rows = pieces[word.places].mean(axis=0)
+            weights[t] = [rows[other.places].max() for other in source]
+        weights /= weights.sum(axis=1, keepdims=True) + 1e-9
     found = translation.decode()
     starts = _starts(text, source), _starts(found, target)
     return Alignment(found, *starts, weights)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.ids import END, PAD
+from keras_transformer.inference.alignment import align, word_numbers
 from keras_transformer.inference.capitals import as_sentence, is_in_capitals
 from keras_transformer.inference.decoding import Decoding
 from keras_transformer.inference.graph_model import InferenceModel
@@ -220,8 +221,9 @@ class Translator:
         Returns:
             A dictionary of `score`, float32 `(B,)`, the log-probability of the
             translation; `pieces`, int32 `(B,)`, the number of its word pieces,
-            end token included; and `truncated`, bool `(B,)`, whether the text
-            or the translation was too long.
+            end token included; `alignment`, strings `(B,)`, see `align`; and
+            `truncated`, bool `(B,)`, whether the text or the translation was
+            too long.
         """
         source, truncated = self._source(as_strings(text))
         translation = as_strings(translation)
@@ -234,14 +236,16 @@ class Translator:
             translation, self.max_length - 1
         )
         model = self.inference_model()
-        log_probs, _ = model.read(
-            _at_least_one_row(target).to_tensor(PAD),
-            model.encode(_at_least_one_row(source).to_tensor(PAD)),
+        source_ids, target_ids = (
+            _at_least_one_row(pieces).to_tensor(PAD)
+            for pieces in (source, target)
         )
+        log_probs, attention = model.read(target_ids, model.encode(source_ids))
         count = tf.shape(text)[0]
         return {
             "score": tf.reduce_sum(log_probs, axis=1)[:count],
             "pieces": tf.cast(target.row_lengths(), tf.int32),
+            "alignment": self._align(attention, source_ids, target_ids)[:count],
             "truncated": truncated | is_target_cut,
         }
 
@@ -255,6 +259,9 @@ class Translator:
             A dictionary of `translation`, `score`, `truncated` and
             `incomplete` as returned by `translate`; `source_pieces` `(B, S)`
             and `target_pieces` `(B, T)`, strings that are empty at padding;
+            `log_probs`, float32 `(B, T)`, the log-probability of each target
+            piece, 0 at padding, and `mean_log_prob`, float32 `(B,)`, their
+            mean; `alignment`, strings `(B,)`, see `align`;
             and `attention`, float32 `(B, N, H, T, S)`, for each of N layers
             and H heads the weights of each target piece on the source pieces,
             which add up to 1; and `encoder_attention`, float32
@@ -351,8 +358,7 @@ class Translator:
                 have more rows, which are left out.
 
         Returns:
-            A dictionary of `translation`, `source_pieces`, `target_pieces`,
-            `attention` and `encoder_attention`, see `explain`.
+            The outputs of `explain` but `score`, `truncated` and `incomplete`.
         """
         count = tf.size(blank)
         lengths = tf.math.count_nonzero(target[:count], axis=1, dtype=tf.int32)
@@ -361,7 +367,9 @@ class Translator:
         model = self.inference_model()
         memory = model.encode(source, with_attention=True)
         encoder_attention = memory.pop("encoder_attention")
-        _, attention = model.read(target, memory)
+        log_probs, attention = model.read(target, memory)
+        log_probs = tf.where(blank[:, None], 0.0, log_probs[:count])
+        alignment = self._align(attention, source, target)[:count]
 
         is_padding = tf.equal(source[:count], PAD) | blank[:, None]
 
@@ -388,9 +396,21 @@ class Translator:
             "translation": tf.where(blank, "", translation),
             "source_pieces": pieces(source_names, source),
             "target_pieces": pieces(target_names, target),
+            "log_probs": log_probs,
+            "mean_log_prob": tf.reduce_sum(log_probs, axis=1)
+            / tf.cast(tf.maximum(lengths, 1), tf.float32),
+            "alignment": tf.where(blank, "", alignment),
             "attention": stacked(attention, blank[:, None]),
             "encoder_attention": stacked(encoder_attention, is_padding),
         }
+
+    def _align(self, attention, source, target):
+        """Returns the alignment of ids `(B, S)` and `(B, T)`, see `align`."""
+        return align(
+            attention,
+            word_numbers(source, self.source_tokenizer),
+            word_numbers(target, self.target_tokenizer),
+        )
 
     def _recased(self, text):
         """Returns strings, those in capitals as sentences, and which these
