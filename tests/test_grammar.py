@@ -2,12 +2,14 @@
 
 import itertools
 import random
+import unicodedata
 
 import pytest
 
 from keras_transformer.data.builtin import grammar
 from keras_transformer.data.builtin.phrases import (
     SIZES,
+    aligned_pairs_of_split,
     pairs_of_split,
     split_of,
 )
@@ -75,9 +77,14 @@ TIMES = {
 }
 
 
+def without_marks(text):
+    return "".join(c for c in text if c not in "¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def test_clock_times_are_translated():
     rng = random.Random(1)
-    said = dict(grammar.clock(rng) for _ in range(60_000))
+    times = (grammar.clock(rng) for _ in range(60_000))
+    said = dict(map(without_marks, time) for time in times)
     assert {time: said[time] for time in TIMES} == TIMES
 
 
@@ -141,3 +148,129 @@ def test_one_source_has_one_translation():
     for _ in range(50_000):
         english, german = grammar.sentence_pair(rng)
         assert seen.setdefault(english, german) == german
+
+
+# Sentences of each kind with the words that translate each other, by the order
+# of the English words. A word without a partner is left out.
+ALIGNED = {
+    "The concert starts on the 12th of February at 4:12 a.m.": (
+        "The=Das concert=Konzert starts=beginnt on=am the=am 12th=12. "
+        "February=Februar at=um 4:12=4:12 a.m.=4:12 a.m.=Uhr."
+    ),
+    "On the 19th of May, the concert starts at half past six.": (
+        "On=Am the=Am 19th=19. May,=Mai the=das concert=Konzert "
+        "starts=beginnt at=um half=halb past=halb six.=sieben."
+    ),
+    "The film is on Friday, the 2nd of August, at quarter to eleven.": (
+        "The=Der film=Film is=ist on=am Friday,=Freitag, the=dem 2nd=2. "
+        "August,=August, at=um quarter=Viertel to=vor eleven.=elf."
+    ),
+    "The green coat costs €170.54.": (
+        "The=Der green=grüne coat=Mantel costs=kostet €170.54.=170,54 "
+        "€170.54.=Euro."
+    ),
+    "A green car costs €2,963.": (
+        "A=Ein green=grünes car=Auto costs=kostet €2,963.=2.963 €2,963.=Euro."
+    ),
+    "Our neighbour bought a white jacket for €9,063.24.": (
+        "Our=Unser neighbour=Nachbar bought=hat bought=gekauft. a=eine "
+        "white=weiße jacket=Jacke for=für €9,063.24.=9.063,24 €9,063.24.=Euro"
+    ),
+    "On Thursday, I bought an old carpet for €27.14.": (
+        "On=Am Thursday,=Donnerstag I=ich bought=habe bought=gekauft. "
+        "an=einen old=alten carpet=Teppich for=für €27.14.=27,14 €27.14.=Euro"
+    ),
+    "He needs 489 glasses of apple juice.": (
+        "He=Er needs=braucht 489=489 glasses=Gläser apple=Apfelsaft. "
+        "juice.=Apfelsaft."
+    ),
+    "She needs one hundred and thirty-one kilos of potatoes.": (
+        "She=Sie needs=braucht one=einhunderteinunddreißig "
+        "hundred=einhunderteinunddreißig and=einhunderteinunddreißig "
+        "thirty-one=einhunderteinunddreißig kilos=Kilo potatoes.=Kartoffeln."
+    ),
+    "There are 381 police officers in front of the town hall.": (
+        "There=sind are=sind 381=381 police=Polizisten. officers=Polizisten. "
+        "in=Vor front=Vor of=Vor the=dem town=Rathaus hall.=Rathaus"
+    ),
+    "On Sunday there were seventy-four children on the bus.": (
+        "On=Am Sunday=Sonntag there=waren were=waren "
+        "seventy-four=vierundsiebzig children=Kinder on=im the=im bus.=Bus."
+    ),
+    "On Saturday there were ten women in the library.": (
+        "On=Am Saturday=Samstag there=waren were=waren ten=zehn women=Frauen "
+        "in=in the=der library.=Bibliothek."
+    ),
+    "The train to Prague leaves at 3:30 p.m. from platform 23.": (
+        "The=Der train=Zug to=nach Prague=Prag leaves=fährt leaves=ab. at=um "
+        "3:30=15:30 p.m.=15:30 p.m.=Uhr from=von platform=Gleis 23.=23"
+    ),
+    "The journey from Rome to Prague takes 22 hours and 45 minutes.": (
+        "The=Die journey=Reise from=von Rome=Rom to=nach Prague=Prag "
+        "takes=dauert 22=22 hours=Stunden and=und 45=45 minutes.=Minuten."
+    ),
+    "My uncle was born on the 3rd of January 1914.": (
+        "My=Mein uncle=Onkel was=wurde born=geboren. on=am the=am 3rd=3. "
+        "January=Januar 1914.=1914"
+    ),
+    "Her aunt is thirty-one years old.": (
+        "Her=Ihre aunt=Tante is=ist thirty-one=einunddreißig years=Jahre "
+        "old.=alt."
+    ),
+    "The secret number is eight thousand and ninety.": (
+        "The=Die secret=geheime number=Zahl is=ist eight=achttausendneunzig. "
+        "thousand=achttausendneunzig. and=achttausendneunzig. "
+        "ninety.=achttausendneunzig."
+    ),
+    "The house number is one hundred and seventy-two.": (
+        "The=Die house=Hausnummer number=Hausnummer is=ist "
+        "one=einhundertzweiundsiebzig. hundred=einhundertzweiundsiebzig. "
+        "and=einhundertzweiundsiebzig. seventy-two.=einhundertzweiundsiebzig."
+    ),
+    "Room 753 is on the second floor.": (
+        "Room=Zimmer 753=753 is=ist on=im the=im second=zweiten floor.=Stock."
+    ),
+    "Please call me on Thursday after five o'clock.": (
+        "Please=Bitte call=ruf call=an. me=mich on=am Thursday=Donnerstag "
+        "after=nach five=fünf o'clock.=Uhr"
+    ),
+}
+
+
+def test_words_are_linked_with_their_translations():
+    found = {}
+    for english, german, links in aligned_pairs_of_split("train", 400):
+        words, others = english.split(), german.split()
+        found[english] = " ".join(
+            f"{words[i]}={others[j]}" for i, j in sorted(links)
+        )
+    assert {english: found.get(english) for english in ALIGNED} == ALIGNED
+
+
+def test_alignment_leaves_the_sentences_as_they_are():
+    for seed in range(2_000):
+        pair = grammar.sentence_pair(random.Random(seed))
+        assert grammar.aligned_pair(random.Random(seed))[:2] == pair
+    for split in SIZES:
+        pairs = [p[:2] for p in aligned_pairs_of_split(split, 50)]
+        assert pairs == list(pairs_of_split(split, 50))
+
+
+def test_only_of_may_have_no_translation():
+    for english, german, links in aligned_pairs_of_split("train", 2_000):
+        words, others = english.split(), german.split()
+        assert {j for _, j in links} == set(range(len(others))), german
+        linked = {i for i, _ in links}
+        assert linked <= set(range(len(words))), english
+        unlinked = [w for i, w in enumerate(words) if i not in linked]
+        assert unlinked in ([], ["of"]), english
+
+
+def test_no_mark_is_left_in_a_sentence():
+    rng = random.Random(2)
+    for _ in range(2_000):
+        texts = grammar.sentence_pair(rng) + grammar.aligned_pair(rng)[:2]
+        kinds = {unicodedata.category(c) for text in texts for c in text}
+        # Superscripts are "other numbers"; "Co" is the private use.
+        assert not kinds & {"No", "Co"}, texts
+        assert "{" not in "".join(texts), texts

@@ -3,10 +3,25 @@
 The sentences are about numbers, dates, times, prices and quantities. A small
 model can learn them in minutes, but has to learn word order, gender, case and
 German numbers ("siebenundvierzig", "halb sechs", "1.250,50 Euro").
+
+Words that translate each other are marked with the same superscript digit:
+"half¹ past¹ five²", "halb¹ sechs²". In texts without marks they stand in the
+same order or, if one text has more words, all of them translate all of the
+other's.
 """
 
 import random
+import re
 from collections.abc import Iterator
+
+Pair = tuple[str, str]  # English and German
+AlignedPair = tuple[str, str, frozenset[tuple[int, int]]]
+
+DIGITS = "¹²³⁴⁵⁶⁷⁸⁹"
+# In a whole sentence, where digits are too few, marks are characters that
+# Unicode leaves for private use.
+PRIVATE = 0xE000
+MARK = re.compile(f"[{DIGITS}\ue000-\uf8ff]")
 
 # fmt: off
 MONTHS = [
@@ -29,6 +44,7 @@ EVENTS = [
     ("the wedding", "die Hochzeit"), ("the exhibition", "die Ausstellung"),
     ("the festival", "das Fest"), ("the tour", "die Führung"),
 ]
+VERBS = [("is", "ist"), ("starts", "beginnt"), ("ends", "endet")]
 # English, German, German "has", whether it is plural
 PEOPLE = [
     ("I", "ich", "habe", True), ("we", "wir", "haben", True),
@@ -74,11 +90,13 @@ CROWDS = [
     "Polizisten"), ("musicians", "Musiker"),
 ]
 PLACES = [
-    ("in the classroom", "im Klassenzimmer"), ("on the bus", "im Bus"),
-    ("at the station", "am Bahnhof"), ("in the museum", "im Museum"),
-    ("in the library", "in der Bibliothek"), ("in the park", "im Park"),
-    ("in the square", "auf dem Platz"), ("on the ship", "auf dem Schiff"),
-    ("in front of the town hall", "vor dem Rathaus"),
+    ("in¹ the¹ classroom²", "im¹ Klassenzimmer²"),
+    ("on¹ the¹ bus²", "im¹ Bus²"), ("at¹ the¹ station²", "am¹ Bahnhof²"),
+    ("in¹ the¹ museum²", "im¹ Museum²"),
+    ("in the library", "in der Bibliothek"),
+    ("in¹ the¹ park²", "im¹ Park²"), ("in the square", "auf dem Platz"),
+    ("on the ship", "auf dem Schiff"),
+    ("in¹ front¹ of¹ the² town³ hall³", "vor¹ dem² Rathaus³"),
 ]
 CITIES = [
     ("Berlin", "Berlin"), ("Munich", "München"), ("Cologne", "Köln"),
@@ -114,6 +132,15 @@ FLOORS = [
     ("fourth", "vierten"), ("fifth", "fünften"), ("sixth", "sechsten"),
     ("seventh", "siebten"), ("eighth", "achten"),
 ]
+NUMBERED = [
+    ("the answer is {n}", "die Antwort ist {n}"),
+    ("the secret number is {n}", "die geheime Zahl ist {n}"),
+    ("the¹ house² number² is³ {n}", "die¹ Hausnummer² ist³ {n}"),
+]
+# The German article, and the ending of the adjective after it, by gender
+THE = {"m": ("der", "e"), "f": ("die", "e"), "n": ("das", "e")}
+A_SUBJECT = {"m": ("ein", "er"), "f": ("eine", "e"), "n": ("ein", "es")}
+AN_OBJECT = {"m": ("einen", "en"), "f": ("eine", "e"), "n": ("ein", "es")}
 # fmt: on
 
 
@@ -158,8 +185,8 @@ def english_ordinal(n: int) -> str:
     return f"{n}{suffix}"
 
 
-def clock(rng: random.Random) -> tuple[str, str]:
-    """Returns a time of day in spoken language, without preposition."""
+def clock(rng: random.Random) -> Pair:
+    """Returns a time of day in spoken language, marked, no preposition."""
     hour = rng.randint(1, 12)
     following = hour % 12 + 1
     spoken, spoken_next = ENGLISH_ONES[hour], ENGLISH_ONES[following]
@@ -170,7 +197,7 @@ def clock(rng: random.Random) -> tuple[str, str]:
     if kind == 1:
         return f"quarter past {spoken}", f"Viertel nach {german}"
     if kind == 2:
-        return f"half past {spoken}", f"halb {german_next}"
+        return f"half¹ past¹ {spoken}²", f"halb¹ {german_next}²"
     if kind == 3:
         return f"quarter to {spoken_next}", f"Viertel vor {german_next}"
     minutes = rng.choice((5, 10, 20))
@@ -187,19 +214,19 @@ def clock(rng: random.Random) -> tuple[str, str]:
     hour, minute = rng.randrange(24), rng.randrange(60)
     half = "a.m." if hour < 12 else "p.m."
     return (
-        f"{(hour - 1) % 12 + 1}:{minute:02} {half}",
-        f"{hour}:{minute:02} Uhr",
+        f"{(hour - 1) % 12 + 1}:{minute:02}¹ {half}¹²",
+        f"{hour}:{minute:02}¹ Uhr²",
     )
 
 
-def date(rng: random.Random) -> tuple[str, str]:
-    """Returns a date, such as "the 3rd of May" and "3. Mai"."""
+def date(rng: random.Random) -> Pair:
+    """Returns a date, such as "3rd¹ of May²" and "3.¹ Mai²"."""
     english, german, days = rng.choice(MONTHS)
     day = rng.randint(1, days)
-    return f"the {english_ordinal(day)} of {english}", f"{day}. {german}"
+    return f"{english_ordinal(day)}¹ of {english}²", f"{day}.¹ {german}²"
 
 
-def price(rng: random.Random) -> tuple[str, str]:
+def price(rng: random.Random) -> Pair:
     """Returns a price, such as "€1,250.50" and "1.250,50 Euro"."""
     euros = rng.choice((rng.randint(2, 99), rng.randint(100, 9999)))
     if rng.random() < 0.5:
@@ -210,194 +237,173 @@ def price(rng: random.Random) -> tuple[str, str]:
     return f"€{euros:,}.{cents:02}", f"{german},{cents:02} Euro"
 
 
-def count(rng: random.Random) -> tuple[str, str]:
+def count(rng: random.Random) -> Pair:
     """Returns a number of at least 2, in digits or in words."""
     n = rng.choice((rng.randint(2, 12), rng.randint(13, 999)))
     if n % 100 == 1 or rng.random() < 0.5:
-        return str(n), str(n)
+        return _digits(n)
+    return _words(n)
+
+
+def _digits(n: int) -> Pair:
+    return str(n), str(n)
+
+
+def _words(n: int) -> Pair:
     return english_number(n), german_number(n)
 
 
-# --- Sentences: each returns English and German without the full stop. ---
+def _described(thing, adjective, forms) -> Pair:
+    """Returns a thing with an adjective: a blue car, ein blaues Auto."""
+    (noun, nomen, gender), (how, wie) = thing, adjective
+    article = "the" if forms is THE else "an" if how[0] in "aeiou" else "a"
+    artikel, ending = forms[gender]
+    return f"{article} {how} {noun}", f"{artikel} {wie}{ending} {nomen}"
+
+
+# --- Rules: each returns two texts without full stop and what fills them. ---
 
 
 def _event(rng):
-    (what, was), (when, wann) = rng.choice(EVENTS), date(rng)
-    time, zeit = clock(rng)
-    verb, verb_de = rng.choice(
-        (("is", "ist"), ("starts", "beginnt"), ("ends", "endet"))
-    )
+    slots = {
+        "what": rng.choice(EVENTS),
+        "date": date(rng),
+        "time": clock(rng),
+        "starts": rng.choice(VERBS),
+    }
     order = rng.randrange(3)
     if order == 0:
-        return (
-            f"{what} {verb} on {when} at {time}",
-            f"{was} {verb_de} am {wann} um {zeit}",
-        )
-    if order == 1:
-        return (
-            f"on {when}, {what} {verb} at {time}",
-            f"am {wann} {verb_de} {was} um {zeit}",
-        )
-    day, tag = rng.choice(WEEKDAYS)
-    return (
-        f"{what} {verb} on {day}, {when}, at {time}",
-        f"{was} {verb_de} am {tag}, dem {wann}, um {zeit}",
-    )
+        english = "{what} {starts} on¹ the¹ {date} at² {time}"
+        german = "{what} {starts} am¹ {date} um² {time}"
+    elif order == 1:
+        english = "on¹ the¹ {date}, {what} {starts} at² {time}"
+        german = "am¹ {date} {starts} {what} um² {time}"
+    else:
+        slots["day"] = rng.choice(WEEKDAYS)
+        english = "{what} {starts} on {day}, the {date}, at {time}"
+        german = "{what} {starts} am {day}, dem {date}, um {time}"
+    return (english, german), slots
 
 
 def _cost(rng):
-    (thing, ding, gender), (how, wie) = (
-        rng.choice(THINGS),
-        rng.choice(ADJECTIVES),
-    )
-    amount, betrag = price(rng)
-    if rng.random() < 0.5:
-        article = {"m": "der", "f": "die", "n": "das"}[gender]
-        return (
-            f"the {how} {thing} costs {amount}",
-            f"{article} {wie}e {ding} kostet {betrag}",
-        )
-    article, ending = {
-        "m": ("ein", "er"),
-        "f": ("eine", "e"),
-        "n": ("ein", "es"),
-    }[gender]
-    a = "an" if how[0] in "aeiou" else "a"
-    return (
-        f"{a} {how} {thing} costs {amount}",
-        f"{article} {wie}{ending} {ding} kostet {betrag}",
-    )
+    thing, how, amount = rng.choice(THINGS), rng.choice(ADJECTIVES), price(rng)
+    what = _described(thing, how, THE if rng.random() < 0.5 else A_SUBJECT)
+    text = "{what} costs {amount}", "{what} kostet {amount}"
+    return text, {"what": what, "amount": amount}
 
 
 def _purchase(rng):
     who, wer, has, _ = rng.choice(PEOPLE)
-    (thing, ding, gender), (how, wie) = (
-        rng.choice(THINGS),
-        rng.choice(ADJECTIVES),
-    )
-    amount, betrag = price(rng)
-    article, ending = {
-        "m": ("einen", "en"),
-        "f": ("eine", "e"),
-        "n": ("ein", "es"),
-    }[gender]
-    a = "an" if how[0] in "aeiou" else "a"
+    slots = {"who": (who, wer), "bought": ("bought", has)}
+    thing, how = rng.choice(THINGS), rng.choice(ADJECTIVES)
+    slots |= {"what": _described(thing, how, AN_OBJECT), "amount": price(rng)}
     if rng.random() < 0.5:
-        return (
-            f"{who} bought {a} {how} {thing} for {amount}",
-            f"{wer} {has} {article} {wie}{ending} {ding} für {betrag} gekauft",
-        )
-    day, tag = rng.choice(WEEKDAYS)
-    return (
-        f"on {day}, {who} bought {a} {how} {thing} for {amount}",
-        f"am {tag} {has} {wer} {article} {wie}{ending} {ding} für {betrag} "
-        "gekauft",
-    )
+        english = "{who} {bought}¹ {what} for² {amount}"
+        german = "{who} {bought} {what} für² {amount} gekauft¹"
+    else:
+        slots["day"] = rng.choice(WEEKDAYS)
+        english = "on³ {day}, {who} {bought}¹ {what} for² {amount}"
+        german = "am³ {day} {bought} {who} {what} für² {amount} gekauft¹"
+    return (english, german), slots
 
 
 def _need(rng):
     who, wer, has, plural = rng.choice(PEOPLE)
-    n, zahl = count(rng)
-    if rng.random() < 0.5:
-        (unit, einheit), (stuff, ware) = (
-            rng.choice(SOLID_UNITS),
-            rng.choice(SOLIDS),
-        )
-    else:
-        (unit, einheit), (stuff, ware) = (
-            rng.choice(LIQUID_UNITS),
-            rng.choice(LIQUIDS),
-        )
-    need = "need" if plural else "needs"
     ending = {"habe": "e", "haben": "en", "hat": "t"}[has]
-    return (
-        f"{who} {need} {n} {unit} of {stuff}",
-        f"{wer} brauch{ending} {zahl} {einheit} {ware}",
-    )
+    slots = {
+        "who": (who, wer),
+        "need": ("need" if plural else "needs", f"brauch{ending}"),
+        "n": count(rng),
+    }
+    if rng.random() < 0.5:
+        units, goods = SOLID_UNITS, SOLIDS
+    else:
+        units, goods = LIQUID_UNITS, LIQUIDS
+    slots |= {"unit": rng.choice(units), "what": rng.choice(goods)}
+    english = "{who} {need} {n} {unit} of {what}"
+    german = "{who} {need} {n} {unit} {what}"
+    return (english, german), slots
 
 
 def _crowd(rng):
-    (where, wo), (who, wer) = rng.choice(PLACES), rng.choice(CROWDS)
-    n, zahl = count(rng)
+    slots = {"where": rng.choice(PLACES), "who": rng.choice(CROWDS)}
+    slots["n"] = count(rng)
     if rng.random() < 0.5:
-        return f"there are {n} {who} {where}", f"{wo} sind {zahl} {wer}"
-    day, tag = rng.choice(WEEKDAYS)
-    return (
-        f"on {day} there were {n} {who} {where}",
-        f"am {tag} waren {zahl} {wer} {wo}",
-    )
+        english = "there¹ are¹ {n} {who} {where}"
+        german = "{where} sind¹ {n} {who}"
+    else:
+        slots["day"] = rng.choice(WEEKDAYS)
+        english = "on¹ {day} there² were² {n} {who} {where}"
+        german = "am¹ {day} waren² {n} {who} {where}"
+    return (english, german), slots
 
 
 def _train(rng):
-    city, stadt = rng.choice(CITIES)
-    time, zeit = clock(rng)
-    platform = rng.randint(1, 24)
     return (
-        f"the train to {city} leaves at {time} from platform {platform}",
-        f"der Zug nach {stadt} fährt um {zeit} von Gleis {platform} ab",
-    )
+        "the¹ train² to³ {city} leaves⁴ at⁵ {time} from⁶ platform⁷ {track}",
+        "der¹ Zug² nach³ {city} fährt⁴ um⁵ {time} von⁶ Gleis⁷ {track} ab⁴",
+    ), {
+        "city": rng.choice(CITIES),
+        "time": clock(rng),
+        "track": _digits(rng.randint(1, 24)),
+    }
 
 
 def _journey(rng):
-    (start, von), (end, nach) = rng.sample(CITIES, 2)
-    hours, minutes = rng.randint(2, 23), rng.randint(2, 59)
+    start, end = rng.sample(CITIES, 2)
     return (
-        f"the journey from {start} to {end} takes {hours} hours and "
-        f"{minutes} minutes",
-        f"die Reise von {von} nach {nach} dauert {hours} Stunden und "
-        f"{minutes} Minuten",
-    )
+        "the journey from {start} to {end} takes {h} hours and {min} minutes",
+        "die Reise von {start} nach {end} dauert {h} Stunden und {min} Minuten",
+    ), {
+        "start": start,
+        "end": end,
+        "h": _digits(rng.randint(2, 23)),
+        "min": _digits(rng.randint(2, 59)),
+    }
 
 
 def _birth(rng):
-    who, wer = rng.choice([*RELATIVES, ("Anna", "Anna"), ("Peter", "Peter")])
-    when, wann = date(rng)
-    year = rng.randint(1900, 2020)
     return (
-        f"{who} was born on {when} {year}",
-        f"{wer} wurde am {wann} {year} geboren",
-    )
+        "{who} was¹ born² on³ the³ {date} {year}",
+        "{who} wurde¹ am³ {date} {year} geboren²",
+    ), {
+        "who": rng.choice([*RELATIVES, ("Anna", "Anna"), ("Peter", "Peter")]),
+        "date": date(rng),
+        "year": _digits(rng.randint(1900, 2020)),
+    }
 
 
 def _age(rng):
-    who, wer = rng.choice(RELATIVES)
-    n = rng.randint(2, 99)
-    return (
-        f"{who} is {english_number(n)} years old",
-        f"{wer} ist {german_number(n)} Jahre alt",
-    )
+    who, n = rng.choice(RELATIVES), rng.randint(2, 99)
+    text = "{who} is {n} years old", "{who} ist {n} Jahre alt"
+    return text, {"who": who, "n": _words(n)}
 
 
 def _number(rng):
     n = rng.choice((rng.randint(0, 999), rng.randint(1000, 9999)))
-    what, was = rng.choice(
-        (
-            ("the answer is", "die Antwort ist"),
-            ("the secret number is", "die geheime Zahl ist"),
-            ("the house number is", "die Hausnummer ist"),
-        )
-    )
-    return f"{what} {english_number(n)}", f"{was} {german_number(n)}"
+    return rng.choice(NUMBERED), {"n": _words(n)}
 
 
 def _room(rng):
-    room = rng.randint(1, 999)
-    floor, stock = rng.choice(FLOORS)
-    what, was = rng.choice((("room", "Zimmer"), ("office", "Büro")))
     return (
-        f"{what} {room} is on the {floor} floor",
-        f"{was} {room} ist im {stock} Stock",
-    )
+        "{what} {room} is¹ on² the² {nth} floor³",
+        "{what} {room} ist¹ im² {nth} Stock³",
+    ), {
+        "room": _digits(rng.randint(1, 999)),
+        "nth": rng.choice(FLOORS),
+        "what": rng.choice((("room", "Zimmer"), ("office", "Büro"))),
+    }
 
 
 def _call(rng):
-    time, zeit = clock(rng)
-    when, wann = rng.choice((("before", "vor"), ("after", "nach")))
-    day, tag = rng.choice(WEEKDAYS)
     return (
-        f"please call me on {day} {when} {time}",
-        f"bitte ruf mich am {tag} {wann} {zeit} an",
-    )
+        "please¹ call² me³ on⁴ {day} {before} {time}",
+        "bitte¹ ruf² mich³ am⁴ {day} {before} {time} an²",
+    ), {
+        "time": clock(rng),
+        "before": rng.choice((("before", "vor"), ("after", "nach"))),
+        "day": rng.choice(WEEKDAYS),
+    }
 
 
 RULES = (
@@ -405,23 +411,77 @@ RULES = (
 ) + [_train, _journey, _birth, _age, _number, _room, _call]
 
 
-def sentence_pair(rng: random.Random) -> tuple[str, str]:
+def sentence_pair(rng: random.Random) -> Pair:
     """Returns one English sentence and its German translation."""
-    english, german = rng.choice(RULES)(rng)
+    english, german = _fill(*rng.choice(RULES)(rng))
     return _finish(english), _finish(german)
 
 
+def aligned_pair(rng: random.Random) -> AlignedPair:
+    """Returns a pair of sentences and the links between their words.
+
+    A link is the number of an English word and that of a German one, from 0.
+    Words are what `str.split` gives, so punctuation belongs to them.
+    """
+    text, slots = rng.choice(RULES)(rng)
+    names, parts = [*slots], [text, *slots.values()]
+    text, *fillings = [_mark(pair, part) for part, pair in enumerate(parts)]
+    sides = _fill(text, dict(zip(names, fillings, strict=True)))
+    marks = [[set(MARK.findall(w)) for w in side.split()] for side in sides]
+    links = frozenset(
+        (i, j)
+        for i, english in enumerate(marks[0])
+        for j, german in enumerate(marks[1])
+        if english & german
+    )
+    return _finish(sides[0]), _finish(sides[1]), links
+
+
+def _fill(text: Pair, slots: dict[str, Pair]) -> Pair:
+    english = {name: pair[0] for name, pair in slots.items()}
+    german = {name: pair[1] for name, pair in slots.items()}
+    return text[0].format_map(english), text[1].format_map(german)
+
+
+def _mark(pair: Pair, part: int) -> Pair:
+    """Returns one part of a sentence, with marks that no other part has."""
+    first = PRIVATE + 32 * part
+    if MARK.search(pair[0]):
+        table = {ord(digit): first + i for i, digit in enumerate(DIGITS)}
+        return pair[0].translate(table), pair[1].translate(table)
+    english, german = (text.split() for text in pair)
+    step = len(english) == len(german)  # in order, rather than all with all
+
+    def marked(words):
+        return " ".join(
+            word if "{" in word else word + chr(first + i * step)
+            for i, word in enumerate(words)
+        )
+
+    return marked(english), marked(german)
+
+
 def _finish(text: str) -> str:
+    text = MARK.sub("", text)
     stop = "" if text.endswith(".") else "."  # "at 5:40 p.m." ends in one
     return text[0].upper() + text[1:] + stop
 
 
-def sentence_pairs(seed: int) -> Iterator[tuple[str, str]]:
+def sentence_pairs(seed: int) -> Iterator[Pair]:
     """Yields pairs without end, the same for the same seed, no source twice."""
+    return _distinct(sentence_pair, seed)
+
+
+def aligned_pairs(seed: int) -> Iterator[AlignedPair]:
+    """Yields the pairs of `sentence_pairs` with the links of their words."""
+    return _distinct(aligned_pair, seed)
+
+
+def _distinct(make, seed):
     rng = random.Random(seed)
     seen = set()
     while True:
-        pair = sentence_pair(rng)
+        pair = make(rng)
         if pair[0] not in seen:
             seen.add(pair[0])
             yield pair

@@ -4,7 +4,12 @@ import hashlib
 import itertools
 from collections.abc import Iterator
 
-from keras_transformer.data.builtin.grammar import sentence_pairs
+from keras_transformer.data.builtin.grammar import (
+    AlignedPair,
+    Pair,
+    aligned_pairs,
+    sentence_pairs,
+)
 from keras_transformer.data.text_files import MissingSplitError, PairStream
 
 SIZES = {"train": 100_000, "validation": 1_000, "test": 1_000}
@@ -17,10 +22,18 @@ def split_of(english: str) -> str:
     return {0: "validation", 1: "test"}.get(bucket, "train")
 
 
-def pairs_of_split(split: str, size: int) -> Iterator[tuple[str, str]]:
+def pairs_of_split(split: str, size: int) -> Iterator[Pair]:
     """Yields `size` distinct pairs of a split, always the same."""
-    pairs = (p for p in sentence_pairs(SEED) if split_of(p[0]) == split)
-    return itertools.islice(pairs, size)
+    return _of_split(sentence_pairs(SEED), split, size)
+
+
+def aligned_pairs_of_split(split: str, size: int) -> Iterator[AlignedPair]:
+    """Yields the same pairs with links (English word, German word)."""
+    return _of_split(aligned_pairs(SEED), split, size)
+
+
+def _of_split(pairs, split, size):
+    return itertools.islice((p for p in pairs if split_of(p[0]) == split), size)
 
 
 def phrases(split: str, source: str, target: str) -> PairStream:
