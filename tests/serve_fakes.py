@@ -60,6 +60,7 @@ DEMO = {
         _shapes(
             score=("float32", [None]),
             pieces=("int32", [None]),
+            alignment=("string", [None]),
             truncated=("bool", [None]),
         ),
     ),
@@ -69,6 +70,9 @@ DEMO = {
         | _shapes(
             source_pieces=("string", [None, None]),
             target_pieces=("string", [None, None]),
+            log_probs=("float32", [None, None]),
+            mean_log_prob=("float32", [None]),
+            alignment=("string", [None]),
             attention=("float32", [None] * 5),
             encoder_attention=("float32", [None] * 5),
         ),
@@ -149,6 +153,9 @@ def _demo(name, x):
     if name == "explain":
         outputs["source_pieces"] = text[:, None]
         outputs["target_pieces"] = upper[:, None]
+        outputs["log_probs"] = np.zeros((count, 1), np.float32)
+        outputs["mean_log_prob"] = np.zeros(count, np.float32)
+        outputs["alignment"] = np.full(count, "0-0", object)
         outputs["attention"] = np.ones((count, 1, 1, 1, 1), np.float32)
         outputs["encoder_attention"] = outputs["attention"]
     return outputs

@@ -314,9 +314,11 @@ SERVED_VALUES = [
      {"translation": [[str, str]], "score": [[float, float]],
       "truncated": [False], "incomplete": [[bool, bool]]}),
     ('"signature_name": "score", "instances": [{"text": "x", "translation": '
-     '"y"}]', [{"pieces": int, "score": float, "truncated": False}]),
+     '"y"}]', [{"alignment": str, "pieces": int, "score": float,
+      "truncated": False}]),
     ('"signature_name": "explain", "instances": ["x"]',
-     [{**LINE, "attention": list, "encoder_attention": list,
+     [{**LINE, "alignment": str, "attention": list,
+       "encoder_attention": list, "log_probs": list, "mean_log_prob": float,
        "source_pieces": list, "target_pieces": list}]),
 ]  # fmt: skip
 

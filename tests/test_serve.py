@@ -376,8 +376,8 @@ def test_a_large_answer_is_refused_before_it_is_computed(exported):
         encoder = outputs["encoder_attention"].tensor_shape.dim
         assert [d.size for d in encoder] == sizes
         attention = layers * heads * source * (target + source)
-        pieces = 2 * target  # of both sides, as if both were as long
-        others = 4  # the translation, its score, two booleans
+        pieces = 3 * target  # of both sides, and their log-probabilities
+        others = 6  # translation, score, two booleans, mean, alignment
         most = 2 * (attention + pieces + others)
         version._settings = ServeSettings(max_answer_elements=most)
         await version.predict("explain", texts("9" * 90, "a"))

@@ -211,10 +211,12 @@ assert split.joined(split.sentences) == page
 #        max_length: int32[])
 #     -> {translation: string[B, K], score: float32[B, K], incomplete: bool[B, K]}
 # score(text: string[B], translation: string[B])
-#     -> {score: float32[B], pieces: int32[B]}
+#     -> {score: float32[B], pieces: int32[B], alignment: string[B]}
 # explain(text: string[B])
 #     -> {translation, score, incomplete, source_pieces: string[B, S],
-#         target_pieces: string[B, T], attention: float32[B, N, H, T, S],
+#         target_pieces: string[B, T], log_probs: float32[B, T],
+#         mean_log_prob: float32[B], alignment: string[B],
+#         attention: float32[B, N, H, T, S],
 #         encoder_attention: float32[B, N, H, S, S]}
 # ```
 #
@@ -254,6 +256,20 @@ given = loaded.signatures["score"](
 )
 print(given["score"].numpy())
 assert (given["score"].numpy() < 0).all()
+
+# %% [markdown]
+# Its `alignment` says which words belong together, counted from 0: here, each word of
+# the source and of its translation. `explain` has it, too, and the log-probability of
+# each piece of its translation, `log_probs`.
+
+# %%
+for link in given["alignment"].numpy()[1].decode().split():
+    source, target = map(int, link.split("-"))
+    print(
+        lines[1].split()[source],
+        "–",
+        ["Zimmer", "7", "ist", "im", "dritten", "Stock."][target],
+    )
 
 # %% [markdown]
 # ## Attention

@@ -276,6 +276,12 @@ def _add_translate(line):
         "text)",
     )
     sub.add_argument(
+        "--alignment",
+        metavar="FILE",
+        help="also write which words belong together, a line each: 0-0 2-1 if "
+        "the third word of the source and the second one of the translation do",
+    )
+    sub.add_argument(
         "--explain",
         metavar="FILE.png",
         help="draw the attention of each head for a single line",
@@ -351,6 +357,12 @@ def _add_evaluate(line):
         action="store_true",
         help="add 95-percent confidence intervals by bootstrap resampling "
         "and, for several models, p-values against the first one",
+    )
+    sub.add_argument(
+        "--certainty",
+        action="store_true",
+        help="add how well the model's log-probabilities sort good lines from "
+        "bad ones, by chrF, and which lines look wrong; takes a second pass",
     )
     sub.add_argument(
         "--tokenize",

@@ -4,6 +4,7 @@ The argument of each command is a dictionary of the options that were given.
 The functions that a command calls have the defaults.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -35,7 +36,7 @@ BATCH_SIZE = 64
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
 # `translate --explain` has no place for these.
 STREAM_OPTIONS = {"beam_size", "alpha", "batch_size", "document", "language"}
-STREAM_OPTIONS |= {"markup"}
+STREAM_OPTIONS |= {"markup", "alignment"}
 
 
 def train(given: dict[str, Any]) -> None:
@@ -165,7 +166,9 @@ def translate(given: dict[str, Any]) -> None:
     else:
         refuse(given, {"language"}, "translate without --document")
     if "markup" in given:
-        refuse(given, {"beam_size", "alpha"}, "--markup")
+        refuse(given, {"beam_size", "alpha", "alignment"}, "--markup")
+    if "document" in given:
+        refuse(given, {"alignment"}, "--document")
     batch_size = given.get("batch_size", BATCH_SIZE)
     workers = _workers(batch_size)
     model = _exported(given["path"])
@@ -191,16 +194,39 @@ def translate(given: dict[str, Any]) -> None:
         translate_document(function, language, batch_size, workers, tags)
         return
     counter, progress = CutCounter(function), Progress("lines")
-    # Enough lines to sort by length, and few enough to bound the memory.
-    for lines in chunks_of_lines(standard_input(), 4096):
-        for line in translate_lines(
-            counter, lines, batch_size, progress, workers
-        ):
-            write_line(line)
-        sys.stdout.flush()
-        progress.begin_after(len(lines))
+    with contextlib.ExitStack() as stack:
+        alignments = None
+        if "alignment" in given:
+            alignments = stack.enter_context(open(given["alignment"], "w"))
+            counter = CutCounter(_with_alignment(function, model, given))
+        # Enough lines to sort by length, and few enough to bound the memory.
+        for lines in chunks_of_lines(standard_input(), 4096):
+            for line in translate_lines(
+                counter, lines, batch_size, progress, workers
+            ):
+                line, *alignment = line.split("\n")
+                write_line(line)
+                if alignments is not None:
+                    print(*alignment, file=alignments)
+            sys.stdout.flush()
+            progress.begin_after(len(lines))
     progress.end()
     counter.warn("lines")
+
+
+def _with_alignment(translate, model, given):
+    """Returns a function whose translations have their alignment in a line of
+    its own."""
+
+    def function(text):
+        found = translate(text)
+        translation = found["translation"]
+        language = given.get("target_language")
+        alignment = model.score(text, translation, language)["alignment"]
+        lines = zip(translation.numpy(), alignment.numpy(), strict=True)
+        return {**found, "translation": [b"\n".join(pair) for pair in lines]}
+
+    return function
 
 
 def _draw_attention(model, path, attention, target_language):
@@ -252,6 +278,10 @@ def evaluate(given: dict[str, Any]) -> None:
             else:
                 scores = evaluation.score(
                     hypotheses, references, tokenizer, ter=True
+                )
+            if "certainty" in given:
+                scores["certainty"] = _certainty(
+                    model, given, sources, hypotheses, references
                 )
             result = {
                 **scores,
@@ -321,6 +351,26 @@ def _translations(model, given, sources, workers):
     found = translate_lines(counter, sources, batch_size, progress, workers)
     counter.warn("lines")
     return found, counter.totals()
+
+
+def _certainty(model, given, sources, hypotheses, references):
+    """Returns how well log-probabilities sort good lines, see `certainty`."""
+    import numpy as np
+
+    from keras_transformer.inference.certainty import certainty
+    from keras_transformer.inference.lines import encoded
+
+    size = given.get("batch_size", BATCH_SIZE)
+    found = np.zeros(len(sources))
+    order = np.argsort([len(line) for line in sources], kind="stable")
+    for some in np.split(order, range(size, len(order), size)):
+        scored = model.score(
+            [encoded(sources[i]) for i in some],
+            [encoded(hypotheses[i]) for i in some],
+            given.get("target_language"),
+        )
+        found[some] = scored["score"] / scored["pieces"].numpy()
+    return certainty(sources, hypotheses, references, found.tolist())
 
 
 def back_translate(given: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import pathlib
 import re
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 import sentencepiece
@@ -185,17 +185,26 @@ def clean_all(texts: Iterable[str], rule: str) -> Iterator[str]:
 @functools.cache
 def normalizer_of(rule: str) -> sentencepiece.SentencePieceNormalizer:
     """Compiles a rule, which takes half a second."""
+    # No model can hold U+0000, or a sequence that stays as it is, which a
+    # selector after an emoji would be. `clean` and the tokenizer see to them.
+    found = replacements(rule)
+    for text in ("\0", EMOJI_SELECTOR):
+        found.pop(text, None)
+    return compile_replacements(found)
+
+
+def compile_replacements(
+    found: Mapping[str, str],
+) -> sentencepiece.SentencePieceNormalizer:
+    """Compiles strings and their replacements."""
     sentencepiece.set_min_log_level(2)
 
     def hexadecimal(text):
         return " ".join(f"{ord(character):X}" for character in text)
 
-    # No model can hold U+0000, or a sequence that stays as it is, which a
-    # selector after an emoji would be. `clean` and the tokenizer see to them.
     lines = (
         f"{hexadecimal(before)}\t{hexadecimal(after)}\n"
-        for before, after in replacements(rule).items()
-        if before not in ("\0", EMOJI_SELECTOR)
+        for before, after in found.items()
     )
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "rule.tsv")

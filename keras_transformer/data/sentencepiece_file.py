@@ -11,7 +11,11 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from keras_transformer.data.cleaning import RULES, normalizer_of
+from keras_transformer.data.cleaning import (
+    RULES,
+    compile_replacements,
+    normalizer_of,
+)
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types
 # Values of TrainerSpec.model_type.
@@ -86,17 +90,28 @@ def rule_of(proto: Any) -> str | None:
     return rule if not prefix and rule in RULES else None
 
 
+def precompiled_charsmap(rule: str) -> bytes:
+    """Returns a rule of `cleaning` as the file of a model has it."""
+    return _charsmap_of(normalizer_of(rule))
+
+
 def pieces_alone(model: bytes) -> bytes:
     """Returns a model without its rule for text, which decoding does not
-    need."""
+    need, and which is larger than the pieces."""
     proto = parse(model)
-    proto.normalizer_spec.ClearField("precompiled_charsmap")
+    if proto.normalizer_spec.precompiled_charsmap:
+        proto.normalizer_spec.precompiled_charsmap = _small_charsmap()
     return proto.SerializeToString()
 
 
-def precompiled_charsmap(rule: str) -> bytes:
-    """Returns a rule of `cleaning` as the file of a model has it."""
-    proto = parse(normalizer_of(rule).serialized_model_proto())
+@functools.cache
+def _small_charsmap():
+    # SentencePiece prints a line when a model without any is loaded.
+    return _charsmap_of(compile_replacements({"\N{NO-BREAK SPACE}": " "}))
+
+
+def _charsmap_of(normalizer):
+    proto = parse(normalizer.serialized_model_proto())
     return proto.normalizer_spec.precompiled_charsmap
 
 

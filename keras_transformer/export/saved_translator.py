@@ -87,6 +87,27 @@ class SavedTranslator:
         language, known = target_language or "", self.metadata["tags"]
         return for_language(as_strings(text), language, known)
 
+    def score(
+        self,
+        text: tf.Tensor,
+        translation: tf.Tensor,
+        target_language: str | None = None,
+    ) -> dict:
+        """Returns how likely translations are, and which words belong together.
+
+        Args:
+            text, translation: strings `(B,)`.
+            target_language: as for a call.
+
+        Returns:
+            A dictionary of `score`, `pieces`, `alignment` and `truncated`, see
+            `Translator.score`.
+        """
+        return self.loaded.signatures["score"](
+            text=self._tagged(text, target_language),
+            translation=as_strings(translation),
+        )
+
     def explain(self, line: str, target_language: str | None = None) -> dict:
         """Returns the best translation of one string, and its attention.
 
@@ -97,6 +118,7 @@ class SavedTranslator:
         Returns:
             A dictionary of `translation`, a string; `score`, a number;
             `source_pieces` and `target_pieces`, lists of S and T word pieces;
+            `log_probs`, T numbers, and `mean_log_prob`; `alignment`, a string;
             `attention`, `(N, H, T, S)`; and `encoder_attention`,
             `(N, H, S, S)`, see `Translator.explain`.
 
@@ -122,6 +144,9 @@ class SavedTranslator:
             "score": float(found["score"]),
             "source_pieces": source,
             "target_pieces": target,
+            "log_probs": found["log_probs"][:rows].tolist(),
+            "mean_log_prob": float(found["mean_log_prob"]),
+            "alignment": found["alignment"].decode(),
             "attention": found["attention"][:, :, :rows, :columns],
             "encoder_attention": weights[:, :, :columns, :columns],
         }

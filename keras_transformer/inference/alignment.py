@@ -22,8 +22,8 @@ def align(
 ) -> tf.Tensor:
     """Aligns words by attention.
 
-    Each target piece is linked to the source piece with the greatest weight,
-    see `piece_weights`; so are their words.
+    Each target word is linked to the word of the source piece to which its
+    pieces belong most, see `piece_weights`.
 
     Args:
         attention: float32 `(B, H, T, S)` for each layer of the decoder.
@@ -31,26 +31,23 @@ def align(
             `word_numbers`.
 
     Returns:
-        Strings `(B,)` in Pharaoh form: "0-0 1-2" if the first words belong
-        together, and the second word of the source and the third one of the
-        target. Links are sorted; a word may have none, or several.
+        Strings `(B,)` in Pharaoh form: "0-0 2-1" if the first words belong
+        together, and the third word of the source and the second one of the
+        target. Links are sorted. A source word may have none, or several.
     """
-    shape, length = tf.shape(source_words), tf.shape(target_words)[1]
+    batch, length = tf.unstack(tf.shape(source_words))
+    is_word = tf.one_hot(target_words, tf.shape(target_words)[1])  # [B, T, W]
     weights = piece_weights(attention, target_words >= 0)
+    weights = tf.matmul(is_word, weights, transpose_a=True)  # [B, W, S]
     weights = tf.where(source_words[:, None] >= 0, weights, -1.0)
-    words = tf.gather(
-        source_words, tf.argmax(weights, axis=2), batch_dims=1
-    )  # [B, T]
-    links = tf.matmul(
-        tf.one_hot(words, shape[1]),  # [B, T, source words]
-        tf.one_hot(target_words, length),
-        transpose_a=True,
-    )
-    rows, source, target = tf.unstack(tf.where(links > 0), num=3, axis=1)
+    words = tf.gather(source_words, tf.argmax(weights, axis=2), batch_dims=1)
+    words = tf.where(tf.reduce_any(is_word > 0, axis=1), words, -1)  # [B, W]
+    links = tf.where(tf.one_hot(words, length, axis=1) > 0)
+    rows, source, target = tf.unstack(links, num=3, axis=1)
     pairs = tf.strings.join(
         [tf.strings.as_string(source), tf.strings.as_string(target)], "-"
     )
-    return tf.strings.unsorted_segment_join(pairs, rows, shape[0], " ")
+    return tf.strings.unsorted_segment_join(pairs, rows, batch, " ")
 
 
 def piece_weights(
@@ -89,17 +86,21 @@ def word_numbers(ids: tf.Tensor, tokenizer: Tokenizer) -> tf.Tensor:
         tokenizer: the `Tokenizer` of the ids.
 
     Returns:
-        int32 `(B, S)`, from 0 on; -1 for tags and special pieces.
+        int32 `(B, S)`, from 0 on; -1 for tags, special pieces and spaces.
     """
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    is_space = [piece.strip(WORD_START) == "" for piece in pieces]
     has_text = [
-        i == UNKNOWN or (i > END and piece not in tokenizer.tags)
+        i == UNKNOWN
+        or (i > END and piece not in tokenizer.tags and not is_space[i])
         for i, piece in enumerate(pieces)
     ]
     starts = [piece.startswith(WORD_START) for piece in pieces]
-    has_text = tf.gather(tf.constant(has_text), ids)
-    starts = tf.gather(tf.constant(starts), ids)
+    is_space, has_text, starts = (
+        tf.gather(tf.constant(x), ids) for x in (is_space, has_text, starts)
+    )
     place = tf.cumsum(tf.cast(has_text, tf.int32), axis=1)
-    starts = has_text & (starts | tf.equal(place, 1))
+    follows = tf.pad(is_space[:, :-1], [[0, 0], [1, 0]])
+    starts = has_text & (starts | follows | tf.equal(place, 1))
     words = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
     return tf.where(has_text, words, -1)

@@ -103,7 +103,7 @@ def alignment_of(
         is_target = [
             piece not in (b"", END_PIECE.encode()) for piece in target_pieces
         ]
-        found = piece_weights(attention[:, None], np.array([is_target]))
+        found = piece_weights(list(attention[:, None]), np.array([is_target]))
         pieces = found.numpy()[0]  # (T, S)
         for t, word in enumerate(target):
             rows = pieces[word.places].mean(axis=0)
