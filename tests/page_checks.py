@@ -5,6 +5,7 @@ already runs, and `SCREENSHOTS` a folder for images of the page.
 """
 
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -14,6 +15,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Error, expect, sync_playwright
 from serving import Server
+
+from keras_transformer.inference.piece_words import words_of
 
 expect.set_options(timeout=30_000)  # a busy machine may take its time
 
@@ -426,6 +429,46 @@ def test_weights_are_those_of_the_server(open_page, api, layer, head, kind):
     shown = [int(cell.removesuffix(" %")) for cell in cells]
     expected = [100 * weight for row in weights for weight in row]
     assert shown == pytest.approx(expected, abs=0.51)
+
+
+def test_words_that_belong_together_are_shown(open_page, api):
+    page = open_page(SENTENCE)
+    page.select_option("#attention-kind", "alignment")
+    expect(page.locator("#layer")).to_be_disabled()
+    word = page.locator("#target .tint", has_text="Wien")
+    word.hover()
+    caption = page.locator("#caption")
+    expect(caption).to_contain_text("“Wien” belongs to “Vienna”. Probability: ")
+    tinted = page.locator("#mirror .tint").evaluate_all(
+        "nodes => nodes.filter("
+        "x => Number(x.style.getPropertyValue('--weight')) > 0)"
+        ".map(x => x.textContent)"
+    )
+    assert tinted == ["Vienna"]
+    if SCREENSHOTS:
+        page.screenshot(path=pathlib.Path(SCREENSHOTS, "alignment.png"))
+    page.select_option("#attention-kind", "decoder")
+    expect(page.locator("#layer")).to_be_enabled()
+
+
+def test_words_of_which_the_model_is_unsure_are_dotted(open_page, api):
+    text = "My llama was lent to a friendly duke."  # no word of the corpus
+    answer = api("explain", text=[text])
+    pieces = [piece for piece in answer["target_pieces"][0] if piece]
+    expected = [
+        word.text
+        for word in words_of(pieces)[:-1]
+        if sum(answer["log_probs"][0][i] for i in word.places) < math.log(0.5)
+    ]
+    assert expected
+    page = open_page(text)
+    expect(page.locator("#caption")).to_contain_text("unsure of dotted words")
+    dotted = page.locator("#target .unsure")
+    assert dotted.all_text_contents() == expected
+    if SCREENSHOTS:
+        page.screenshot(path=pathlib.Path(SCREENSHOTS, "unsure.png"))
+    sure = open_page(SENTENCE)
+    expect(sure.locator("#caption")).not_to_contain_text("unsure")
 
 
 def test_words_have_the_weights_of_their_pieces(open_page):

@@ -7,8 +7,10 @@ import subprocess
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer
+from keras_transformer.inference.alignment import align
 from keras_transformer.inference.piece_words import weights_of_words, words_of
 
 pytestmark = pytest.mark.programs
@@ -87,6 +89,28 @@ console.log(JSON.stringify(sentences.map((pieces) => {{
         matrix = 2 * places[:, None] + places**2
         found = weights_of_words(matrix, words, words)
         np.testing.assert_allclose(found, weights)
+
+
+def test_the_page_and_python_link_the_same_words(run):
+    """Words of several pieces, a tag, and the end, which belongs to nothing."""
+    source = [">>de<<", "▁Vi", "en", "na", "▁is", "▁far", "</s>"]
+    target = ["▁W", "ien", "▁ist", "▁weit", "▁weg", "</s>"]
+    matrices = np.random.default_rng(3).random((20, 6, 7)).round(4)
+    script = f"""
+import {{ alignGroups, groupPieces }} from "./pieces.js";
+const target = groupPieces({json.dumps(target)}, false);
+const source = groupPieces({json.dumps(source)}, false);
+const matrices = {json.dumps(matrices.tolist())};
+console.log(JSON.stringify(matrices.map((matrix) =>
+  alignGroups(matrix, target, source))));
+"""
+    numbers = [[-1, 0, 0, 0, 1, 2, -1]] * 20, [[0, 0, 1, 2, 3, -1]] * 20
+    attention = [matrices[:, None].astype("float32")]
+    expected = align(attention, *map(tf.constant, numbers)).numpy()
+    for found, line in zip(np.array(run(script)), expected, strict=True):
+        assert not found[-1].any()
+        links = [f"{s - 1}-{t}" for t, s in np.argwhere(found)]
+        assert sorted(links) == line.decode().split()
 
 
 def test_a_long_text_keeps_all_of_its_translations(run):

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 METADATA = "keras_transformer.json"
-FORMAT = 4  # of the metadata and the signatures
+FORMAT = 5  # of the metadata and the signatures
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
 SUM = re.compile(r"(?m)^([0-9a-f]{64})  (.+)$")
 

@@ -2,15 +2,22 @@
 // at.
 
 import { element, rove, setTabStop } from "./elements.js";
-import { groupPieces, groupWeights, mean } from "./pieces.js";
+import { alignGroups, groupPieces, groupWeights, mean } from "./pieces.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WEAKEST = 0.03; // smaller weights are not drawn
 const NAMED = 4; // words in a caption
+const UNSURE = 0.5; // words of a smaller probability are marked
 const OTHER = { source: "target", target: "source" };
 const TEXTS = {
   decoder: {
     about: "What each word of the translation looked at",
+    source: "Words of the source",
+    target: "Words of the translation",
+    table: "Rows: the translation. Columns: the source.",
+  },
+  alignment: {
+    about: "Which words belong together, by all layers and heads",
     source: "Words of the source",
     target: "Words of the translation",
     table: "Rows: the translation. Columns: the source.",
@@ -94,6 +101,15 @@ export class AttentionView {
     return this.kind.value === "encoder";
   }
 
+  get isAlignment() {
+    return this.kind.value === "alignment";
+  }
+
+  /** Returns whether the model was unsure of a word of the translation. */
+  isUnsure(side, index) {
+    return side === "target" && this.probabilities?.[index] < UNSURE;
+  }
+
   get texts() {
     return TEXTS[this.kind.value];
   }
@@ -130,7 +146,15 @@ export class AttentionView {
       ),
     };
     const { source, target } = this.groups;
-    this.weights = groupWeights(this.matrix(), target, source);
+    this.probabilities = this.isEncoder
+      ? null
+      : target.map(({ indices }) =>
+          Math.exp(indices.reduce((sum, i) => sum + answer.log_probs[i], 0)),
+        );
+    this.layer.disabled = this.head.disabled = this.isAlignment;
+    this.weights = this.isAlignment
+      ? alignGroups(mean(this.attention.flat()), target, source)
+      : groupWeights(this.matrix(), target, source);
     this.lines.hidden = this.view !== "lines";
     this.heat.hidden = this.view !== "heat";
     this.lines.replaceChildren();
@@ -154,7 +178,11 @@ export class AttentionView {
       .map((weight, i) => ({ weight, group: others[i] }))
       .sort((a, b) => b.weight - a.weight)
       .filter(({ weight }, i) => i < NAMED && weight >= 0.01)
-      .map(({ weight, group }) => `${quoted(group)} ${percent(weight)}`)
+      .map(({ weight, group }) =>
+        this.isAlignment
+          ? quoted(group)
+          : `${quoted(group)} ${percent(weight)}`,
+      )
       .join(", ");
   }
 
@@ -169,6 +197,7 @@ export class AttentionView {
     button.dataset.index = index;
     button.classList.toggle("starts", group.starts);
     button.classList.toggle("end", group.end);
+    button.classList.toggle("unsure", this.isUnsure(side, index));
     button.setAttribute(
       "aria-label",
       `${quoted(group)}: ${this.describe({ side, index }) || "none"}`,
@@ -275,6 +304,7 @@ export class AttentionView {
     const [t, s] = cell.dataset.cell.split(" ").map(Number);
     const { source, target } = this.groups;
     this.highlight({ side: "target", index: t });
+    if (this.isAlignment) return;
     const words = `${quoted(target[t])} looked at ${quoted(source[s])}`;
     this.caption.textContent = `${words} ${percent(this.weights[t][s])}`;
   }
@@ -319,13 +349,20 @@ export class AttentionView {
 
   sentenceOn(place) {
     const word = quoted(this.groups[place.side][place.index]);
-    const verb = place.side === "target" ? "looked at" : "was looked at by";
-    return `${word} ${verb} ${this.describe(place) || "nothing"}`;
+    const looked =
+      place.side === "target" ? "looked at" : "was looked at by";
+    const verb = this.isAlignment ? "belongs to" : looked;
+    const sentence = `${word} ${verb} ${this.describe(place) || "nothing"}`;
+    if (place.side === "source" || !this.probabilities) return sentence;
+    const probability = percent(this.probabilities[place.index]);
+    return `${sentence}. Probability: ${probability}`;
   }
 
   hint() {
     const hint = "Point at a word, or move to it with Tab and the arrow keys.";
-    return this.isEncoder ? `${this.directions()} ${hint}` : hint;
+    if (this.isEncoder) return `${this.directions()} ${hint}`;
+    const isMarked = this.probabilities.some((p) => p < UNSURE);
+    return isMarked ? `${hint} The model is unsure of dotted words.` : hint;
   }
 
   /** Says where the words that look are, since both sides have the same. */

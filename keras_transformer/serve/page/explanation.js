@@ -92,6 +92,7 @@ function wordNodes(text, groups, side) {
     const word = element("span", { className: "tint" });
     word.textContent = text.slice(range.start, range.end);
     word.dataset.word = `${side} ${i}`;
+    word.classList.toggle("unsure", attention.isUnsure(side, i));
     nodes.push(text.slice(from, range.start), word);
     from = range.end;
   });

@@ -68,6 +68,31 @@ export function mean(matrices) {
   );
 }
 
+const SMOOTHING = 0.02; // as in `inference/alignment.py`
+
+/** Returns the matrix `[target][source]` of groups, 1 where they belong
+ * together, from the mean attention of pieces: see `inference/alignment.py`.
+ */
+export function alignGroups(matrix, target, source) {
+  const rows = target.flatMap(({ end, indices }) => (end ? [] : indices));
+  const total = (s, indices) =>
+    indices.reduce((sum, t) => sum + matrix[t][s], 0);
+  const isText = ({ end, text }) => !end && !/^>>.*<<$/.test(text);
+  const columns = source.flatMap((group) =>
+    isText(group) ? group.indices : [],
+  );
+  const scales = matrix[0].map((_, s) => total(s, rows) / rows.length);
+  return target.map(({ end, indices }) => {
+    const weights = columns.map(
+      (s) => total(s, indices) / (scales[s] + SMOOTHING),
+    );
+    const best = columns[weights.indexOf(Math.max(...weights))];
+    return source.map((group) =>
+      Number(!end && group.indices.includes(best)),
+    );
+  });
+}
+
 /** Returns the weights `[target][source]` of groups. */
 export function groupWeights(matrix, target, source) {
   return target.map((t) =>
