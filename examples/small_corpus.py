@@ -80,7 +80,8 @@ BOTH = Recipe(
 FINAL = {"learning_rate_scale": 1.0, "steps": 10_500, "average_checkpoints": 10}
 # Wider than `tiny`, 4.5M parameters; pre-norm, which needs fewer steps.
 SHAPE = {"d_model": 192, "num_heads": 6, "d_ff": 512, "norm_first": True}
-BOTH_DROPOUT, FINAL_DROPOUT = 0.2, 0.3
+BOTH_DROPOUT = 0.2
+FINAL_SHAPE = {"dropout_rate": 0.3}
 BEAMS = SyntheticPairs(beam_size=4, alpha=1.0, tag="")
 # A smaller model learns in half of the steps with less dropout.
 STUDENT = {"learning_rate_scale": 1.5, "teacher_weight": 0.5}
@@ -99,6 +100,7 @@ def main(
     source_text=(),
     target_text=(),
     student=False,
+    final_shape=FINAL_SHAPE,
     **shape,
 ):
     """Does what is not done yet; returns the run that was trained last.
@@ -110,6 +112,7 @@ def main(
         source_text, target_text: files of further text in each language.
         student: whether a third run follows, of a small model for greedy
             search.
+        final_shape: fields of the config in which the second run differs.
         shape: fields of the model's config, instead of `SHAPE`.
     """
     folder = pathlib.Path(folder).resolve()
@@ -140,8 +143,7 @@ def main(
     changes = {"initial_run": str(both.folder), **changes}
     pairs = all_pairs(both, [text, *made], folder / "pairs", recipe)
     final_recipe = dataclasses.replace(recipe, corpus=str(pairs), **changes)
-    final_shape = {**shape, "dropout_rate": FINAL_DROPOUT}
-    final = trained(folder / "final", final_recipe, **final_shape)
+    final = trained(folder / "final", final_recipe, **shape | final_shape)
     if not student:
         return final
 
@@ -243,7 +245,24 @@ if __name__ == "__main__":
         metavar="N",
         help="of the first training, and of each later one",
     )
+    parser.add_argument(
+        "--layers",
+        type=int,
+        nargs=2,
+        metavar="N",
+        help="of encoder and decoder of the second run (default: 4 4)",
+    )
+    parser.add_argument(
+        "--dropout",
+        type=float,
+        default=FINAL_SHAPE["dropout_rate"],
+        help="of the second run; less for more text",
+    )
     options = parser.parse_args()
+    final_shape = {"dropout_rate": options.dropout}
+    if options.layers:
+        names = "num_encoder_layers", "num_decoder_layers"
+        final_shape |= dict(zip(names, options.layers, strict=True))
     main(
         dataclasses.replace(
             BOTH,
@@ -260,4 +279,5 @@ if __name__ == "__main__":
         source_text=options.source_text,
         target_text=options.target_text,
         student=options.student,
+        final_shape=final_shape,
     )

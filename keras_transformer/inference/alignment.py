@@ -5,6 +5,7 @@ Shapes: B batch, H heads, S source length, T target length.
 
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
@@ -13,6 +14,7 @@ from keras_transformer.inference.piece_words import WORD_START
 
 # Added to the mean of a source piece's weights before they are divided by it.
 SMOOTHING = 0.02
+SPACE, CONTINUES, STARTS = 1, 2, 3  # codes of pieces; others have no text
 
 
 def align(
@@ -88,19 +90,23 @@ def word_numbers(ids: tf.Tensor, tokenizer: Tokenizer) -> tf.Tensor:
     Returns:
         int32 `(B, S)`, from 0 on; -1 for tags, special pieces and spaces.
     """
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    is_space = [piece.strip(WORD_START) == "" for piece in pieces]
-    has_text = [
-        i == UNKNOWN
-        or (i > END and piece not in tokenizer.tags and not is_space[i])
-        for i, piece in enumerate(pieces)
-    ]
-    starts = [piece.startswith(WORD_START) for piece in pieces]
-    is_space, has_text, starts = (
-        tf.gather(tf.constant(x), ids) for x in (is_space, has_text, starts)
-    )
+    codes = tf.gather(tf.constant(_codes(tokenizer)), ids)
+    is_space, has_text = tf.equal(codes, SPACE), codes >= CONTINUES
     place = tf.cumsum(tf.cast(has_text, tf.int32), axis=1)
     follows = tf.pad(is_space[:, :-1], [[0, 0], [1, 0]])
-    starts = has_text & (starts | follows | tf.equal(place, 1))
+    starts = has_text & (follows | tf.equal(codes, STARTS) | tf.equal(place, 1))
     words = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
     return tf.where(has_text, words, -1)
+
+
+def _codes(tokenizer):
+    """Returns a code for each piece: whether it has text, and begins a word."""
+    codes = np.zeros(tokenizer.vocab_size, "uint8")
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    for i, piece in enumerate(pieces):
+        if i == UNKNOWN:
+            codes[i] = CONTINUES
+        elif i > END and piece not in tokenizer.tags:
+            starts = STARTS if piece.startswith(WORD_START) else CONTINUES
+            codes[i] = starts if piece.strip(WORD_START) else SPACE
+    return codes
