@@ -12,6 +12,7 @@ from keras_transformer.cli.command_line import CommandLine, integrated, load
 from keras_transformer.cli.commands import BATCH_SIZE
 from keras_transformer.cli.options import (
     DEFAULT_PRESET,
+    SEARCH_OF_A_CALL,
     add_options,
     options_of,
 )
@@ -35,7 +36,6 @@ AT_VALIDATIONS = (
     "keep_checkpoints",
     "average_checkpoints",
 )
-SEARCH_OF_A_CALL = ("beam_size", "alpha")  # other settings are the export's
 
 
 def parser() -> argparse.ArgumentParser:
@@ -245,6 +245,12 @@ def _add_export(line):
         help="other runs of the same vocabularies: the export translates with "
         "the mean of all models' probabilities (default: none)",
     )
+    sub.add_argument(
+        "--control",
+        action="store_true",
+        help="also export the search for requests with a wanted beginning, a "
+        "least length or limits to repetition; such an export is larger",
+    )
     add_options(sub, SearchSettings, "the run's")
 
 
@@ -274,6 +280,12 @@ def _add_translate(line):
         "HTML, and placeholders such as {name}, URLs and code, or these only. "
         "With --document, tags such as <p> separate texts (default: all is "
         "text)",
+    )
+    sub.add_argument(
+        "--prefix-file",
+        metavar="FILE",
+        help="how the translations begin: a line for each line, which may be "
+        "blank; for exports made with --control",
     )
     sub.add_argument(
         "--alignment",

@@ -8,18 +8,23 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 import json
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_transformer import hardware
 from keras_transformer.cli.command_line import integrated, load
 from keras_transformer.cli.cut_counter import CutCounter
-from keras_transformer.cli.options import refuse, settings_of
+from keras_transformer.cli.options import (
+    SEARCH_OF_A_CALL,
+    refuse,
+    settings_of,
+)
 from keras_transformer.cli.score_table import score_table
 from keras_transformer.cli.stdio import (
     Progress,
@@ -35,8 +40,8 @@ from keras_transformer.training.synthetic_pairs import SyntheticPairs
 BATCH_SIZE = 64
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
 # `translate --explain` has no place for these.
-STREAM_OPTIONS = {"beam_size", "alpha", "batch_size", "document", "language"}
-STREAM_OPTIONS |= {"markup", "alignment"}
+STREAM_OPTIONS = {"batch_size", "document", "language", "markup", "alignment"}
+STREAM_OPTIONS |= {"prefix_file", *SEARCH_OF_A_CALL}
 
 
 def train(given: dict[str, Any]) -> None:
@@ -123,7 +128,7 @@ def export(given: dict[str, Any]) -> None:
     function = load(export_formats()[name])
     parameters = inspect.signature(function).parameters
     search = settings_of(SearchSettings, given)
-    names = {"dtype", "shortlist", "draft_tokens", "ensemble"}
+    names = {"dtype", "shortlist", "draft_tokens", "ensemble", "control"}
     # A format takes the options that its function has as parameters.
     refused = names - parameters.keys()
     if "settings" not in parameters:
@@ -166,9 +171,10 @@ def translate(given: dict[str, Any]) -> None:
     else:
         refuse(given, {"language"}, "translate without --document")
     if "markup" in given:
-        refuse(given, {"beam_size", "alpha", "alignment"}, "--markup")
+        names = {"alignment", "prefix_file", *SEARCH_OF_A_CALL}
+        refuse(given, names, "--markup")
     if "document" in given:
-        refuse(given, {"alignment"}, "--document")
+        refuse(given, {"alignment", "prefix_file"}, "--document")
     batch_size = given.get("batch_size", BATCH_SIZE)
     workers = _workers(batch_size)
     model = _exported(given["path"])
@@ -199,8 +205,15 @@ def translate(given: dict[str, Any]) -> None:
         if "alignment" in given:
             alignments = stack.enter_context(open(given["alignment"], "w"))
             counter = CutCounter(_with_alignment(function, model, given))
+        prefixes: Iterator[bytes] | None = None
+        if "prefix_file" in given:
+            file = stack.enter_context(open(given["prefix_file"], "rb"))
+            chunks = chunks_of_lines(file, 4096)
+            prefixes = itertools.chain.from_iterable(chunks)
         # Enough lines to sort by length, and few enough to bound the memory.
         for lines in chunks_of_lines(standard_input(), 4096):
+            if prefixes is not None:
+                lines = _with_prefixes(lines, prefixes, given["prefix_file"])
             for line in translate_lines(
                 counter, lines, batch_size, progress, workers
             ):
@@ -214,6 +227,18 @@ def translate(given: dict[str, Any]) -> None:
     counter.warn("lines")
 
 
+def _with_prefixes(lines, prefixes, path):
+    """Returns lines with the beginning of their translation in a line of its
+    own, see `_function`."""
+    prefixes = list(itertools.islice(prefixes, len(lines)))
+    if len(prefixes) < len(lines):
+        raise ValueError(
+            "`--prefix-file` must have a line for each line of the input, "
+            f"which may be blank. Received: fewer in {path!r}."
+        )
+    return [b"\n".join(pair) for pair in zip(lines, prefixes, strict=True)]
+
+
 def _with_alignment(translate, model, given):
     """Returns a function whose translations have their alignment in a line of
     its own."""
@@ -222,6 +247,7 @@ def _with_alignment(translate, model, given):
         found = translate(text)
         translation = found["translation"]
         language = given.get("target_language")
+        text = [line.split(b"\n")[0] for line in text]  # without its beginning
         alignment = model.score(text, translation, language)["alignment"]
         lines = zip(translation.numpy(), alignment.numpy(), strict=True)
         return {**found, "translation": [b"\n".join(pair) for pair in lines]}
@@ -445,7 +471,25 @@ def _exported(path, freeze=True):
 
 
 def _function(model, given):
+    """Returns a function of strings that translates as the options say.
+
+    With a file of beginnings, each string has that of its translation in a
+    second line.
+    """
     search = settings_of(SearchSettings, given)
-    function = model.searched_with(**search) if search else model.translate
+    has_prefixes = "prefix_file" in given
+    if has_prefixes or search.keys() - {"beam_size", "alpha"}:
+        function = functools.partial(model.control, **search)
+    else:
+        function = model.searched_with(**search) if search else model.translate
     language = {"target_language"} & given.keys()
-    return functools.partial(function, **{n: given[n] for n in language})
+    function = functools.partial(function, **{n: given[n] for n in language})
+    if not has_prefixes:
+        return function
+
+    def with_prefixes(text):
+        pairs = [line.split(b"\n") for line in text]
+        text, prefixes = zip(*pairs, strict=True)
+        return function(list(text), target_prefix=list(prefixes))
+
+    return with_prefixes

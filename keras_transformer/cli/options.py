@@ -12,6 +12,14 @@ from typing import Any
 
 DEFAULT_PRESET = "tiny"
 METAVARS = {int: "N", float: "X"}
+# Settings of the search that a call may choose; the others are the export's.
+SEARCH_OF_A_CALL = (
+    "beam_size",
+    "alpha",
+    "min_length",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+)
 
 
 def options_of(cls: type) -> list[dataclasses.Field]:

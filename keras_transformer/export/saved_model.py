@@ -7,6 +7,10 @@
            max_length: int32[])
         -> {"translation": string[B, K], "score": float32[B, K],
             "incomplete": bool[B, K]}
+    control(text: string[B], target_prefix: string[B], …)
+        as `n_best`, of translations that begin in a given way; further inputs
+        are min_length: int32[], no_repeat_ngram_size: int32[] and
+        repetition_penalty: float32[]. Only if it was asked for.
     score(text: string[B], translation: string[B])
         -> {"score": float32[B], "pieces": int32[B], "alignment": string[B]}
     explain(text: string[B])
@@ -34,7 +38,6 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
@@ -75,6 +78,7 @@ def export(
     shortlist: int | None = None,
     draft_tokens: int | None = None,
     ensemble: Sequence[Run] = (),
+    control: bool = False,
 ) -> pathlib.Path:
     """Exports a run's chosen weights to `NAME/VERSION`.
 
@@ -110,6 +114,8 @@ def export(
         ensemble: other runs of the same vocabularies. The export translates
             with the mean of all models' probabilities, see
             `EnsembleDecoding`. Defaults to none.
+        control: whether the export has the signature `control`, too. Defaults
+            to False, as it takes as much space as all others.
 
     Returns:
         The path of the new folder.
@@ -119,7 +125,8 @@ def export(
             the dtype is another one, if a run has no intact checkpoint, if a
             shortlist or a draft head is to be trained and there are no training
             pairs, if there are draft tokens and the search is not greedy, if
-            two of shortlist, draft tokens and ensemble are given, if the runs
+            two of shortlist, draft tokens and ensemble are given, or control
+            with one of the first two, if the runs
             of an ensemble have other vocabularies, or if the graph has an
             operation that servers do not know.
     """
@@ -145,13 +152,19 @@ def export(
         )
     dtype = hardware.resolve_dtype(dtype)
     settings = settings or run.search
+    if control and (shortlist is not None or draft_tokens is not None):
+        raise ValueError(
+            "A signature for control needs a search among all pieces, one by "
+            f"one. Received: control=True, shortlist={shortlist}, "
+            f"draft_tokens={draft_tokens}. Leave one of them out."
+        )
     decoding = _decoding(run, settings, shortlist, draft_tokens, ensemble)
     model = load_model(run)
     translator = Translator(
         model, run.source_tokenizer, run.target_tokenizer, settings, decoding
     )
     with folder_aside(path) as aside:
-        write(translator, aside, dtype)
+        write(translator, aside, dtype, control)
         serving.check_operations(aside)
         metadata = {
             "format": FORMAT,
@@ -255,7 +268,10 @@ def learn_shortlist(run: Run, size: int) -> Shortlist:
 
 
 def write(
-    translator: Translator, path: str | os.PathLike, dtype: str = "float32"
+    translator: Translator,
+    path: str | os.PathLike,
+    dtype: str = "float32",
+    control: bool = False,
 ):
     """Writes a translator as a SavedModel with the signatures above."""
     fixed = translator.fixed(dtype)
@@ -279,18 +295,22 @@ def write(
     def n_best_in(text, beam_size, alpha, max_length, target_language):
         return fixed.n_best(text, beam_size, alpha, max_length, target_language)
 
-    function: Any = n_best
-    if translator.source_tokenizer.tags:
-        function = n_best_in
+    def with_defaults(function, inputs, defaults):
+        """Returns a TensorFlow function; its defaults are those of servers."""
+        function.__defaults__ = tuple(defaults.values())
+        options = [
+            tf.TensorSpec([], value.dtype, name=name)
+            for name, value in defaults.items()
+        ]
+        return tf.function(
+            function, input_signature=[*inputs, *options], autograph=False
+        )
+
+    has_tags = bool(translator.source_tokenizer.tags)
+    if has_tags:
         defaults["target_language"] = tf.constant("")
-    # Its defaults in Python are those of a server.
-    function.__defaults__ = tuple(defaults.values())
-    options = [
-        tf.TensorSpec([], value.dtype, name=name)
-        for name, value in defaults.items()
-    ]
-    n_best_function = tf.function(
-        function, input_signature=[text, *options], autograph=False
+    n_best_function = with_defaults(
+        n_best_in if has_tags else n_best, [text], defaults
     )
 
     def serving_default(text):
@@ -311,9 +331,73 @@ def write(
         name: tf.function(function, input_signature=inputs, autograph=False)
         for name, (function, inputs) in functions.items()
     }
-    tf.saved_model.save(
-        module, str(path), signatures={**signatures, "n_best": n_best_function}
-    )
+    signatures["n_best"] = n_best_function
+    if control:
+        prefix = tf.TensorSpec([None], tf.string, name="target_prefix")
+        language = {"target_language"} & defaults.keys()
+        penalty = float(settings.repetition_penalty)
+        rules = {
+            "min_length": tf.constant(settings.min_length),
+            "no_repeat_ngram_size": tf.constant(settings.no_repeat_ngram_size),
+            "repetition_penalty": tf.constant(penalty),
+        }
+        controls = {**defaults, **rules}
+        for name in language:  # the last input, as for `n_best`
+            controls[name] = controls.pop(name)
+        signatures["control"] = with_defaults(
+            _control(fixed, has_tags), [text, prefix], controls
+        )
+    tf.saved_model.save(module, str(path), signatures=signatures)
+
+
+def _control(fixed, has_tags):
+    """Returns a function whose arguments are the inputs of `control`."""
+
+    def control(
+        text,
+        target_prefix,
+        beam_size,
+        alpha,
+        max_length,
+        min_length,
+        no_repeat_ngram_size,
+        repetition_penalty,
+        target_language,
+    ):
+        return fixed.control(
+            text,
+            target_prefix,
+            beam_size,
+            alpha,
+            max_length,
+            min_length,
+            no_repeat_ngram_size,
+            repetition_penalty,
+            target_language,
+        )
+
+    def without_language(
+        text,
+        target_prefix,
+        beam_size,
+        alpha,
+        max_length,
+        min_length,
+        no_repeat_ngram_size,
+        repetition_penalty,
+    ):
+        return fixed.control(
+            text,
+            target_prefix,
+            beam_size,
+            alpha,
+            max_length,
+            min_length,
+            no_repeat_ngram_size,
+            repetition_penalty,
+        )
+
+    return control if has_tags else without_language
 
 
 def description(run: Run, models: int = 1) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
@@ -86,6 +87,62 @@ class SavedTranslator:
         """Returns strings as a tensor, with the tag of a language."""
         language, known = target_language or "", self.metadata["tags"]
         return for_language(as_strings(text), language, known)
+
+    def control(
+        self,
+        text: tf.Tensor,
+        target_prefix: tf.Tensor | None = None,
+        target_language: str | None = None,
+        **options: Any,
+    ) -> dict:
+        """Returns the best translation of each string that is as asked for.
+
+        Args:
+            text: strings `(B,)`.
+            target_prefix: strings `(B,)`, the beginnings of the translations.
+                Defaults to none.
+            target_language: as for a call.
+            options: `beam_size`, `alpha`, `min_length`,
+                `no_repeat_ngram_size` and `repetition_penalty`, numbers, see
+                `Translator.control`. Default to those of the export.
+
+        Returns:
+            As `translate` does.
+
+        Raises:
+            ValueError: if the export has no signature `control`, or if an
+                option is out of range, see `SearchSettings`.
+        """
+        signature = self.loaded.signatures.get("control")
+        if signature is None:
+            raise ValueError(
+                "This export has no signature `control`. Received: "
+                f"{str(self.path)!r}. Export the run with `--control`."
+            )
+        search = self.metadata["search"]
+        settings = SearchSettings(**search | options)  # checks them
+        names = "min_length", "no_repeat_ngram_size", "repetition_penalty"
+        inputs = {name: getattr(settings, name) for name in names}
+        inputs |= {"beam_size": settings.beam_size, "alpha": settings.alpha}
+        for name in ("alpha", "repetition_penalty"):
+            inputs[name] = float(inputs[name])
+        text = self._tagged(text, target_language)
+        if target_prefix is None:
+            target_prefix = tf.fill(tf.shape(text), "")
+        found = signature(
+            text=text,
+            target_prefix=as_strings(target_prefix),
+            max_length=tf.constant(self.metadata["max_length"]),
+            **{name: tf.constant(value) for name, value in inputs.items()},
+            **self._no_language,
+        )
+        return best_of(found)
+
+    @property
+    def _no_language(self):
+        """Returns inputs for texts that have their tags, if any."""
+        tags = self.metadata["tags"]
+        return {"target_language": tf.constant("")} if tags else {}
 
     def score(
         self,
@@ -191,16 +248,13 @@ class SavedTranslator:
             }
         )
 
-        # The text has its tags then.
-        as_it_is = {"target_language": tf.constant("")}
-
         def translate(text, target_language=None):
             found = self.loaded.signatures["n_best"](
                 text=self._tagged(text, target_language),
                 beam_size=tf.constant(settings.beam_size),
                 alpha=tf.constant(float(settings.alpha)),
                 max_length=tf.constant(self.metadata["max_length"]),
-                **(as_it_is if self.metadata["tags"] else {}),
+                **self._no_language,
             )
             return best_of(found)
 

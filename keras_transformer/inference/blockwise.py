@@ -47,11 +47,12 @@ class BlockwiseModel(InferenceModel):
         settings: SearchSettings,
         beam_size: int | tf.Tensor,
         alpha: float | tf.Tensor,
+        rules: dict[str, Any] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Searches by blocks if the search is greedy."""
-        if not isinstance(beam_size, int) or beam_size > 1:
+        if not isinstance(beam_size, int) or beam_size > 1 or rules:
             return super().search(
-                memory, max_lengths, settings, beam_size, alpha
+                memory, max_lengths, settings, beam_size, alpha, rules
             )
         ids, scores, _ = blockwise_search(
             self.verify,

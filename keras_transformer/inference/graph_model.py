@@ -136,6 +136,7 @@ class InferenceModel:
         settings: SearchSettings,
         beam_size: int | tf.Tensor,
         alpha: float | tf.Tensor,
+        rules: dict[str, Any] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Searches the translations of encoded sources: section 6.1.
 
@@ -146,6 +147,8 @@ class InferenceModel:
             settings: settings of the search; beam size and α are given apart.
             beam_size: K, an integer or scalar tensor.
             alpha: α of the length penalty, a number or scalar tensor.
+            rules: arguments of `beam_search` that say what a translation must
+                be like. Defaults to `settings.rules`.
 
         Returns:
             Target ids `(B, K, T)`, best first, and float32 scores `(B, K)`.
@@ -164,7 +167,7 @@ class InferenceModel:
             select_rows=self.select_rows,
             length_penalty=settings.length_penalty,
             early_stopping=settings.early_stopping,
-            **settings.rules,
+            **(settings.rules if rules is None else rules),
         )
 
     def _layers_with_memory(self):

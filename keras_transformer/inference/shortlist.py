@@ -187,10 +187,16 @@ class ShortlistedModel(InferenceModel):
         settings: SearchSettings,
         beam_size: int | tf.Tensor,
         alpha: float | tf.Tensor,
+        rules: dict[str, Any] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Searches among the pieces of the lists, and returns their ids."""
+        if rules and "prefix" in rules:
+            raise ValueError(
+                "A shortlist may lack the pieces of a wanted beginning. "
+                "Received: a target prefix. Translate without a shortlist."
+            )
         numbers, scores = super().search(
-            memory, max_lengths, settings, beam_size, alpha
+            memory, max_lengths, settings, beam_size, alpha, rules
         )
         return self.pieces(numbers, memory), scores
 

@@ -12,6 +12,7 @@ from keras_transformer.ids import END, PAD
 from keras_transformer.inference.alignment import align, word_numbers
 from keras_transformer.inference.capitals import as_sentence, is_in_capitals
 from keras_transformer.inference.decoding import Decoding
+from keras_transformer.inference.graph_checks import checked_in_graph
 from keras_transformer.inference.graph_model import InferenceModel
 from keras_transformer.inference.graph_tokenizer import (
     GraphTokenizer,
@@ -26,7 +27,6 @@ from keras_transformer.inference.punctuation import (
 )
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.model import Transformer
-from keras_transformer.search.next_token import python_number
 
 
 class Translator:
@@ -173,10 +173,104 @@ class Translator:
             ValueError: if an argument is out of range. If it is a tensor, the
                 graph raises a `tf.errors.InvalidArgumentError`.
         """
+        return self._search_text(
+            text, beam_size, alpha, max_length, target_language
+        )
+
+    def control(
+        self,
+        text: tf.Tensor,
+        target_prefix: tf.Tensor,
+        beam_size: int | tf.Tensor,
+        alpha: float | tf.Tensor,
+        max_length: int | tf.Tensor | None = None,
+        min_length: int | tf.Tensor = 0,
+        no_repeat_ngram_size: int | tf.Tensor = 0,
+        repetition_penalty: float | tf.Tensor = 1.0,
+        target_language: str | tf.Tensor = "",
+    ) -> dict[str, tf.Tensor]:
+        """Returns hypotheses that are as they are asked to be.
+
+        Args:
+            text, beam_size, alpha, max_length, target_language: as for
+                `n_best`.
+            target_prefix: strings `(B,)`, the beginning of each translation,
+                or "". It is cut if it is longer than a translation may be, and
+                a blank text has a blank translation nevertheless.
+            min_length: minimum number of pieces of a translation, end token
+                included, an integer or scalar tensor. A smaller maximum takes
+                precedence.
+            no_repeat_ngram_size: n: no n pieces in a row occur twice; 0 for no
+                limit. An integer or scalar tensor.
+            repetition_penalty: factor on the log-probabilities of pieces that
+                the translation has already, at least 0.01 and at most 100; 1
+                for none. A number or scalar tensor. Both are those of
+                transformers' `generate`.
+
+        Returns:
+            As `n_best` does.
+
+        Raises:
+            ValueError: as `n_best` does, and if the decoding is a shortlist's.
+        """
+        limits = [
+            ("min_length", min_length, tf.int32, 0, tf.int32.max),
+            ("no_repeat_ngram_size", no_repeat_ngram_size, tf.int32, 0, 1000),
+            ("repetition_penalty", repetition_penalty, tf.float32, 0.01, 100.0),
+        ]
+        min_length, *repetition = checked_in_graph(limits)
+        target_prefix = as_strings(target_prefix)
+        tf.debugging.assert_equal(
+            tf.size(text),
+            tf.size(target_prefix),
+            "`text` and `target_prefix` must have the same number of strings.",
+        )
+        if self.settings.recase_capitals:  # as the text is then
+            capitals = self._recased(as_strings(text))[1]
+            target_prefix = tf.where(
+                capitals, as_sentence(target_prefix), target_prefix
+            )
+        prefix, _ = self._target_pieces.encode_at_most(
+            target_prefix, self.max_length - 1
+        )
+
+        def rules(is_full):
+            # Each without its end token; the row that is added has none.
+            chosen = tf.ragged.boolean_mask(prefix[:, :-1], is_full)
+            chosen = _at_least_one_row(chosen).to_tensor(-1)
+            chosen = tf.where(tf.reduce_any(is_full), chosen, -1)
+            return {
+                "prefix": chosen,
+                "min_lengths": tf.fill(tf.shape(chosen)[:1], min_length),
+                "no_repeat_ngram_size": repetition[0],
+                "repetition_penalty": repetition[1],
+            }
+
+        return self._search_text(
+            text, beam_size, alpha, max_length, target_language, rules
+        )
+
+    def _search_text(
+        self, text, beam_size, alpha, max_length, target_language, rules=None
+    ):
+        """Returns the hypotheses of `n_best` or `control`.
+
+        Args:
+            text, beam_size, alpha, max_length, target_language: as for
+                `n_best`.
+            rules: function of booleans `(B,)`, which texts are searched, that
+                returns the rules of `InferenceModel.search`. Defaults to
+                those of the settings.
+        """
         if max_length is None:
             max_length = self.max_length
-        beam_size, alpha, max_length = _checked(
-            self.settings, beam_size, alpha, max_length
+        most = self.settings.max_beam_size
+        beam_size, alpha, max_length = checked_in_graph(
+            [
+                ("beam_size", beam_size, tf.int32, 1, most),
+                ("alpha", alpha, tf.float32, 0.0, float("inf")),
+                ("max_length", max_length, tf.int32, 1, tf.int32.max),
+            ]
         )
         known = self.source_tokenizer.tag_names
         text = for_language(as_strings(text), target_language, known)
@@ -186,7 +280,13 @@ class Translator:
         rows = tf.where(is_full)  # [n, 1]
         pieces = _at_least_one_row(tf.ragged.boolean_mask(pieces, is_full))
         source = pieces.to_tensor(PAD)
-        ids, scores = self.search(source, beam_size, alpha, max_length)
+        ids, scores = self.search(
+            source,
+            beam_size,
+            alpha,
+            max_length,
+            None if rules is None else rules(is_full),
+        )
         incomplete = self._is_incomplete(source, ids, max_length)
 
         count = tf.shape(rows)[0]
@@ -295,9 +395,11 @@ class Translator:
         beam_size: int | tf.Tensor,
         alpha: float | tf.Tensor,
         max_length: int | tf.Tensor,
+        rules: dict[str, Any] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns target ids `(B, K, T)` and scores `(B, K)` for source ids
-        `(B, S)`; the other arguments are those of `n_best`."""
+        `(B, S)`; the other arguments are those of `n_best`, and of
+        `InferenceModel.search`."""
         model = self.inference_model()
         return model.search(
             model.encode(source),
@@ -305,6 +407,7 @@ class Translator:
             self.settings,
             beam_size,
             alpha,
+            rules,
         )
 
     def _max_lengths(self, source, max_length):
@@ -463,46 +566,3 @@ def _at_least_one_row(pieces):
     """Adds a placeholder row to an empty batch."""
     missing = tf.cast(tf.equal(pieces.nrows(), 0), tf.int32)
     return tf.concat([pieces, tf.fill([missing, 1], END)], axis=0)
-
-
-def _checked(
-    settings: SearchSettings,
-    beam_size: int | tf.Tensor,
-    alpha: float | tf.Tensor,
-    max_length: int | tf.Tensor,
-) -> list:
-    """Checks the arguments and returns them.
-
-    Tensors depend on the checks in the graph, so that nothing is allocated
-    before.
-
-    Raises:
-        ValueError: if a number is out of range, or a tensor has another dtype.
-            If a tensor is out of range, the graph raises a
-            `tf.errors.InvalidArgumentError`.
-    """
-    checks, values = [], []
-    for name, value, dtype, low, high in (
-        ("beam_size", beam_size, tf.int32, 1, settings.max_beam_size),
-        ("alpha", alpha, tf.float32, 0.0, float("inf")),
-        ("max_length", max_length, tf.int32, 1, tf.int32.max),
-    ):
-        value = python_number(value)
-        message = f"`{name}` must be at least {low}, at most {high}."
-        if not tf.is_tensor(value):
-            if not low <= value <= high:
-                raise ValueError(f"{message} Received: {name}={value}")
-            values.append(value)
-            continue
-        if dtype.is_integer and not value.dtype.is_integer:
-            raise ValueError(
-                f"`{name}` must be an integer. Received: {name}={value}"
-            )
-        # Compared in the widest dtype: a cast to the narrow one would wrap a
-        # number that is too large.
-        wide = tf.cast(value, tf.int64 if dtype.is_integer else tf.float64)
-        holds = (wide >= low) & (wide <= high)
-        checks.append(tf.debugging.Assert(holds, [message, value]))
-        values.append(tf.cast(value, dtype))
-    with tf.control_dependencies(checks):
-        return [tf.identity(x) if tf.is_tensor(x) else x for x in values]

@@ -35,7 +35,7 @@ from keras_transformer.serve.signatures import DEFAULT
 # The rows of these signatures may be computed with those of other requests.
 # Another signature may pad its rows to the longest, as `explain` does, so its
 # requests are computed alone.
-ROW_WISE = {DEFAULT, "n_best", "score"}
+ROW_WISE = {DEFAULT, "n_best", "control", "score"}
 # A batch may crash the process, so it is tried at most so often.
 MOST_TRIES = 3
 

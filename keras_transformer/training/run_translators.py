@@ -60,6 +60,7 @@ class SamplingTranslator(Translator):
         beam_size: int | tf.Tensor,
         alpha: float | tf.Tensor,
         max_length: int | tf.Tensor,
+        rules: dict[str, Any] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns target ids `(B, 1, T)` and log-probabilities `(B, 1)`."""
         model = self.inference_model()
@@ -72,7 +73,7 @@ class SamplingTranslator(Translator):
             model.empty_cache(model.encode(source), 1),
             self._max_lengths(source, max_length),
             seed=self.generator,
-            **self.settings.rules,
+            **(self.settings.rules if rules is None else rules),
         )
         return ids[:, None], scores[:, None]
 

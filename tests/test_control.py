@@ -1,0 +1,205 @@
+"""Checks translations that are as they are asked to be, by request."""
+
+import io
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import translator_of
+
+from keras_transformer.cli import main as command
+from keras_transformer.export import saved_model
+from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.ids import END
+from keras_transformer.inference import SearchSettings
+from keras_transformer.inference.graph_model import InferenceModel
+
+TEXTS = ["one two three", "", "room 7", "ROOM SEVEN", "nine"]
+PREFIXES = ["zwei", "drei", "", "ZIMMER", "zimmer 7 ei"]
+SHORT = SearchSettings(extra_length=8)
+
+
+@pytest.fixture(scope="module")
+def path(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("control") / "1"
+    return saved_model.export(run, folder, SHORT, control=True)
+
+
+@pytest.fixture(scope="module")
+def translator(run):
+    return translator_of(run, SHORT)
+
+
+def found_by(translator, prefixes=None, beam_size=3, texts=TEXTS, **options):
+    prefixes = prefixes or [""] * len(texts)
+    arguments = tf.constant(texts), tf.constant(prefixes), beam_size, 0.6
+    found = translator.control(*arguments, **options)
+    return {name: value.numpy() for name, value in found.items()}
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_nothing_asked_for_is_a_plain_search(translator, beam_size):
+    found = found_by(translator, beam_size=beam_size)
+    plain = translator.n_best(tf.constant(TEXTS), beam_size, 0.6)
+    assert found.keys() == plain.keys()
+    for name in ("translation", "truncated", "incomplete"):
+        np.testing.assert_array_equal(found[name], plain[name])
+    np.testing.assert_allclose(found["score"], plain["score"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_every_hypothesis_begins_as_it_is_asked_to(translator, beam_size):
+    found = found_by(translator, PREFIXES, beam_size)["translation"]
+    assert found.shape == (len(TEXTS), beam_size)
+    for text, prefix, row in zip(TEXTS, PREFIXES, found, strict=True):
+        if text:
+            starts = [x.decode().startswith(prefix) for x in row]
+            assert all(starts), (prefix, row)
+        else:
+            assert not any(row)
+    # It changes something, and no row changes another one.
+    plain = found_by(translator, None, beam_size)["translation"]
+    assert (found[[0, 3, 4]] != plain[[0, 3, 4]]).any(axis=1).all()
+    np.testing.assert_array_equal(found[2], plain[2])
+    for i in (0, 3):
+        alone = found_by(
+            translator, PREFIXES[i : i + 1], beam_size, TEXTS[i : i + 1]
+        )
+        np.testing.assert_array_equal(alone["translation"][0], found[i])
+
+
+def test_a_prefix_that_is_too_long_is_cut(translator):
+    found = found_by(translator, ["one " * 600], texts=["nine"])
+    assert found["incomplete"][0, 0]
+    assert found["translation"][0, 0].startswith(b"one one")
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"min_length": 7},
+        {"no_repeat_ngram_size": 1},
+        {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3},
+    ],
+    ids=str,
+)
+def test_rules_of_a_request_are_those_of_an_export(
+    run, beam_size, rules, monkeypatch
+):
+    logits = InferenceModel._logits
+
+    def short(model, x, memory):  # the model itself hardly ends
+        is_end = tf.one_hot(END, model.config.vocab_size)
+        return logits(model, x, memory) + 5 * is_end
+
+    if "min_length" in rules:
+        monkeypatch.setattr(InferenceModel, "_logits", short)
+    asked = translator_of(run, SHORT)
+    fixed = translator_of(run, SearchSettings(extra_length=8, **rules))
+    options = {name: tf.constant(value) for name, value in rules.items()}
+    found = found_by(asked, beam_size=beam_size, **options)
+    expected = fixed.n_best(tf.constant(TEXTS), beam_size, 0.6)
+    np.testing.assert_array_equal(found["translation"], expected["translation"])
+    np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-4)
+    plain = found_by(asked, beam_size=beam_size)["score"]
+    assert (found["score"] != plain).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_length": -1}, "`min_length` must be at least 0"),
+        ({"no_repeat_ngram_size": 1.5}, "`no_repeat_ngram_size` must be an"),
+        ({"repetition_penalty": 0.0}, "`repetition_penalty` must be at least"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(translator, options, message):
+    options = {name: tf.constant(value) for name, value in options.items()}
+    errors = ValueError, tf.errors.InvalidArgumentError
+    with pytest.raises(errors, match=message):
+        found_by(translator, **options)
+    with pytest.raises(errors, match="the same number of strings"):
+        found_by(translator, ["one"])
+
+
+@pytest.mark.usefixtures("optimized_graphs")
+def test_an_export_controls_as_python_does(path, translator):
+    loaded = SavedTranslator(path)
+    options = {"min_length": 4, "beam_size": 3}
+    found = loaded.control(TEXTS, PREFIXES, **options)
+    expected = found_by(translator, PREFIXES, **options)
+    # The model is so bad that many hypotheses are nearly as good.
+    np.testing.assert_allclose(
+        found["score"], expected["score"][:, 0], rtol=1e-3
+    )
+    for prefix, line in zip(
+        PREFIXES, found["translation"].numpy(), strict=True
+    ):
+        assert not line or line.decode().startswith(prefix)
+    # Other requests are answered as before.
+    plain = loaded.translate(TEXTS)
+    asked = loaded.control(TEXTS)
+    np.testing.assert_array_equal(asked["translation"], plain["translation"])
+    np.testing.assert_allclose(asked["score"], plain["score"], rtol=1e-5)
+    with pytest.raises(ValueError, match="repetition_penalty"):
+        loaded.control(TEXTS, repetition_penalty=-1.0)
+
+
+def test_a_v1_session_knows_the_defaults(path):
+    v1 = tf.compat.v1
+    with v1.Session(graph=tf.Graph()) as session:
+        meta = v1.saved_model.load(session, ["serve"], str(path))
+        signature = meta.signature_def["control"]
+        assert signature.defaults.keys() == {
+            *("alpha", "beam_size", "max_length", "min_length"),
+            *("no_repeat_ngram_size", "repetition_penalty"),
+        }
+        values = {
+            name: tf.make_ndarray(value)
+            for name, value in signature.defaults.items()
+        } | {"text": TEXTS, "target_prefix": PREFIXES}
+        found = session.run(
+            signature.outputs["translation"].name,
+            {signature.inputs[n].name: x for n, x in values.items()},
+        )
+    expected = SavedTranslator(path).control(TEXTS, PREFIXES)["translation"]
+    np.testing.assert_array_equal(found[:, 0], expected)
+
+
+def test_other_exports_have_nothing_of_it(exported, run, tmp_path):
+    loaded = SavedTranslator(exported)
+    assert "control" not in loaded.loaded.signatures
+    with pytest.raises(ValueError, match=r"no signature `control`.*--control"):
+        loaded.control(TEXTS)
+    assert b"StatelessWhile" not in (exported / "saved_model.pb").read_bytes()
+    with pytest.raises(ValueError, match="control=True, shortlist=5"):
+        saved_model.export(run, tmp_path / "1", control=True, shortlist=5)
+
+
+def test_the_command_begins_lines_as_a_file_says(
+    path, capsys, monkeypatch, tmp_path
+):
+    def translate(*options):
+        data = io.BytesIO("\n".join([*TEXTS, ""]).encode())
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=data))
+        return command.main(["translate", str(path), *options])
+
+    file = tmp_path / "beginnings"
+    file.write_text("\n".join([*PREFIXES, ""]))
+    options = [f"--prefix-file={file}", "--min-length=4"]
+    assert translate(*options, f"--alignment={tmp_path / 'links'}") == 0
+    lines = capsys.readouterr().out.split("\n")[:-1]
+    loaded = SavedTranslator(path)
+    found = loaded.control(TEXTS, PREFIXES, min_length=4)["translation"]
+    assert lines == [x.decode() for x in found.numpy()]
+    expected = loaded.score(TEXTS, lines)["alignment"].numpy().tolist()
+    links = (tmp_path / "links").read_bytes().split(b"\n")[:-1]
+    assert links == expected
+    file.write_text("one\ntwo\n")
+    assert translate(*options) == 1
+    assert "a line for each line" in capsys.readouterr().err
+    assert translate(*options, "--document") == 1
+    assert "--prefix-file" in capsys.readouterr().err
