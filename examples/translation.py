@@ -63,7 +63,7 @@ def main(folder="runs/demo", export="saved_models/demo/1", steps=STEPS):
         export.exists()
         and SavedTranslator(export).metadata["weights"] == weights
     ):
-        saved_model.export(run, export)
+        saved_model.export(run, export, control=True)
 
     model = SavedTranslator(export)
     test = load_pairs(

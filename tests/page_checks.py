@@ -431,6 +431,48 @@ def test_weights_are_those_of_the_server(open_page, api, layer, head, kind):
     assert shown == pytest.approx(expected, abs=0.51)
 
 
+def test_a_translation_begins_as_the_user_types(open_page):
+    page = open_page(TWO)
+    target = page.locator("#target")
+    expect(target).to_contain_text("Zimmer 7 ist")
+    whole = target.text_content()
+    page.locator("#target .sentence").nth(1).click()
+    page.get_by_label("Begin with").fill("Eine Lampe")
+    second = page.locator("#target .sentence").nth(1)
+    expect(second).to_contain_text("Eine Lampe")
+    assert second.text_content().startswith("Eine Lampe")
+    assert "Zimmer 7 ist im dritten Stock." in target.text_content()
+    expect(page.locator("#alternatives-list button").first).to_contain_text(
+        "Eine Lampe"
+    )
+    for text in page.locator(".alternative-text").all_text_contents():
+        assert text.startswith("Eine Lampe")
+    if SCREENSHOTS:
+        page.screenshot(path=pathlib.Path(SCREENSHOTS, "beginning.png"))
+    # It belongs to the sentence, and the other one has none.
+    page.locator("#target .sentence").nth(0).click()
+    expect(page.locator("#beginning")).to_have_value("")
+    page.locator("#target .sentence").nth(1).click()
+    expect(page.locator("#beginning")).to_have_value("Eine Lampe")
+    page.locator("#beginning").fill("")
+    expect(target).to_have_text(whole)
+
+
+def test_a_translation_repeats_no_pieces(open_page, api):
+    page = open_page(SENTENCE)
+    requests = []
+    page.on("request", lambda request: requests.append(request.post_data))
+    page.locator("summary", has_text="Search settings").click()
+    page.get_by_label("No repeated pieces").fill("1")
+    page.get_by_label("No repeated pieces").press("Tab")
+    expect(page.locator("#reset")).to_be_enabled()
+    expect(page.locator("#target")).to_have_attribute("aria-busy", "false")
+    asked = [json.loads(x) for x in requests if x and "control" in x]
+    assert asked[-1]["inputs"]["no_repeat_ngram_size"] == 1
+    page.locator("#reset").click()
+    expect(page.locator("#ngrams")).to_have_value("0")
+
+
 def test_words_that_belong_together_are_shown(open_page, api):
     page = open_page(SENTENCE)
     page.select_option("#attention-kind", "alignment")

@@ -77,9 +77,17 @@ def _models(models):
                     "tags": served.metadata["tags"],
                     "max_length": served.metadata["max_length"],
                     "max_pieces": served.metadata["max_pieces"],
+                    "has_control": "control" in served.signatures,
                     **{
                         key: served.search[key]
-                        for key in ("beam_size", "alpha", "max_beam_size")
+                        for key in (
+                            "beam_size",
+                            "alpha",
+                            "max_beam_size",
+                            "min_length",
+                            "no_repeat_ngram_size",
+                            "repetition_penalty",
+                        )
                     },
                 }
             )

@@ -7,6 +7,7 @@ import {
 } from "./documents.js";
 import { counted, page } from "./elements.js";
 import { hasOwnSettings, successorOf } from "./models.js";
+import { searchOf } from "./sentences.js";
 import {
   abort,
   begin,
@@ -52,12 +53,13 @@ async function translateFile(file) {
 /** Returns a function that translates sentences with the present settings. */
 function makeChunkTranslator(signal) {
   const settings = hasOwnSettings() ? null : { ...state.settings };
-  const signature = settings ? "n_best" : "serving_default";
   let { model } = state;
   return async function translate(text) {
+    const search = settings
+      ? searchOf(text, model, settings)
+      : ["serving_default", { text }];
     try {
-      const inputs = { text, ...settings };
-      const outputs = await predict(signature, inputs, signal, model);
+      const outputs = await predict(...search, signal, model);
       const { translation, truncated } = outputs;
       const first = settings ? translation.map((row) => row[0]) : translation;
       return { translations: first, truncated };

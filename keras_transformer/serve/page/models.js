@@ -87,6 +87,10 @@ function useModel(model) {
   page.examples.hidden = model.name !== "demo";
   page.beamSize.max = model.max_beam_size;
   page.maxLength.max = model.max_length;
+  for (const node of document.querySelectorAll(".control")) {
+    node.hidden = !model.has_control;
+  }
+  state.beginnings.clear();
   page.languageField.hidden = !model.tags.length;
   page.language.replaceChildren(
     new Option("the language of a tag in the text", ""),
@@ -97,10 +101,15 @@ function useModel(model) {
   resetSettings();
 }
 
-/** Returns the setting that only models of several languages have. */
-function languageSetting() {
-  const { tags } = state.model;
-  return tags.length ? { target_language: page.language.value } : {};
+/** Returns the settings that only some models have. */
+function furtherSettings() {
+  const { tags, has_control: hasControl } = state.model;
+  const { min_length, repetition_penalty } = state.model;
+  const no_repeat_ngram_size = Number(page.ngrams.value);
+  return {
+    ...(tags.length && { target_language: page.language.value }),
+    ...(hasControl && { min_length, no_repeat_ngram_size, repetition_penalty }),
+  };
 }
 
 function showSignature(model) {
@@ -141,7 +150,8 @@ function resetSettings() {
   page.beamSize.value = beam_size;
   page.alpha.value = alpha;
   page.maxLength.value = max_length;
-  state.settings = { beam_size, alpha, max_length, ...languageSetting() };
+  page.ngrams.value = state.model.no_repeat_ngram_size;
+  state.settings = { beam_size, alpha, max_length, ...furtherSettings() };
   showSettings();
 }
 
@@ -149,11 +159,13 @@ function readSettings() {
   const most = Number(page.maxLength.max);
   const length = Math.round(Number(page.maxLength.value)) || most;
   page.maxLength.value = Math.min(Math.max(length, 2), most);
+  const ngrams = Math.round(Number(page.ngrams.value)) || 0;
+  page.ngrams.value = Math.min(Math.max(ngrams, 0), page.ngrams.max);
   state.settings = {
     beam_size: Number(page.beamSize.value),
     alpha: Number(page.alpha.value),
     max_length: Number(page.maxLength.value),
-    ...languageSetting(),
+    ...furtherSettings(),
   };
   showSettings();
 }
@@ -183,8 +195,8 @@ export function listenToModels(translate) {
     useModel(state.models[page.model.value]);
     onChange();
   });
-  const { beamSize, alpha, maxLength, language } = page;
-  for (const knob of [beamSize, alpha, maxLength, language]) {
+  const { beamSize, alpha, maxLength, language, ngrams } = page;
+  for (const knob of [beamSize, alpha, maxLength, language, ngrams]) {
     knob.addEventListener("input", showKnobs);
     knob.addEventListener("change", () => {
       readSettings();

@@ -7,7 +7,12 @@ import { listenForFiles } from "./files.js";
 import { listenToModels, loadModels } from "./models.js";
 import { sentenceAt, translationText } from "./sentences.js";
 import { hideTrouble, state } from "./server.js";
-import { focusOn, showPlaceholder, translate } from "./translation.js";
+import {
+  focusOn,
+  readBeginning,
+  showPlaceholder,
+  translate,
+} from "./translation.js";
 
 const TYPING_PAUSE = 180; // milliseconds
 const EXAMPLES = [
@@ -77,6 +82,7 @@ function onInput() {
 }
 
 const translateSoon = afterPause(translate, TYPING_PAUSE);
+const readBeginningSoon = afterPause(readBeginning, TYPING_PAUSE);
 
 function showExamples() {
   const buttons = EXAMPLES.map((text) => {
@@ -107,6 +113,7 @@ function followCaret() {
 
 function listen() {
   page.source.addEventListener("input", onInput);
+  page.beginning.addEventListener("input", readBeginningSoon);
   for (const name of ["keyup", "click"]) {
     page.source.addEventListener(name, followCaret);
   }

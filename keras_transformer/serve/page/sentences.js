@@ -26,7 +26,16 @@ export function hold(sentences) {
 
 function resultKey(sentence) {
   const { name, version } = state.model;
-  return JSON.stringify([name, version, state.settings, sentence]);
+  const beginning = state.beginnings.get(sentence);
+  return JSON.stringify([name, version, state.settings, sentence, beginning]);
+}
+
+/** Returns the signature and the inputs of a search with settings. */
+export function searchOf(sentences, model, settings) {
+  const inputs = { text: sentences, ...settings };
+  if (!model.has_control) return ["n_best", inputs];
+  const target_prefix = sentences.map((s) => state.beginnings.get(s) ?? "");
+  return ["control", { ...inputs, target_prefix }];
 }
 
 /** Returns what is known of a sentence's translations. */
@@ -37,9 +46,9 @@ export function resultOf(sentence) {
 /** Asks for the translations of sentences; returns the milliseconds. */
 export async function nBest(sentences, signal) {
   const keys = sentences.map(resultKey);
-  const inputs = { text: sentences, ...state.settings };
+  const search = searchOf(sentences, state.model, state.settings);
   const start = performance.now();
-  const answer = await predict("n_best", inputs, signal);
+  const answer = await predict(...search, signal);
   const time = performance.now() - start;
   keys.forEach((key, i) =>
     store(results, key, {

@@ -11,6 +11,7 @@ export const state = {
   text: "", // the text that `parts` was made from
   parts: { sentences: [], separators: [""] },
   focus: 0, // index of the sentence whose alternatives are shown
+  beginnings: new Map(), // wanted beginnings of translations, by sentence
   choices: new Map(), // translations that the user took, by `choiceKey`
 };
 

@@ -140,8 +140,28 @@ function showFocus() {
     node.tabIndex = isIt ? 0 : -1;
   }
   showMirror([]);
+  showBeginning();
   showAlternatives();
   explainSoon();
+}
+
+/** Shows how the translation of the sentence in focus has to begin. */
+function showBeginning() {
+  const sentence = state.parts.sentences[state.focus];
+  const isOffered = state.model.has_control && sentence !== undefined;
+  page.beginningField.hidden = !isOffered;
+  const text = state.beginnings.get(sentence) ?? "";
+  if (page.beginning.value.trim() !== text) page.beginning.value = text;
+}
+
+/** Translates the sentence in focus again, so that it begins as was typed. */
+export function readBeginning() {
+  const sentence = state.parts.sentences[state.focus];
+  if (sentence === undefined) return;
+  const text = page.beginning.value.trim();
+  if (text) state.beginnings.set(sentence, text);
+  else state.beginnings.delete(sentence);
+  translate();
 }
 
 /** Shows the alternatives and the attention of a sentence. */
