@@ -82,7 +82,7 @@ def test_the_list_of_operations_is_exactly_what_exports_use(
             )
         ),
     )
-    saved_model.write(translator, tmp_path / "other", "bfloat16")
+    saved_model.write(translator, tmp_path / "other", "bfloat16", True)
     config = TransformerConfig(size, num_layers=1, sliding_window=3)
     model = LanguageModel(config, TextTokenizer(run.target_tokenizer))
     language = tmp_path / "language/1"
@@ -148,7 +148,7 @@ def too_new(text):
 def test_a_foreign_operation_is_named_and_nothing_published(
     run, tmp_path, monkeypatch, planted, operation
 ):
-    def write(translator, path, dtype):
+    def write(translator, path, dtype, control):
         text = tf.TensorSpec([None], tf.string, name="text")
         module = tf.Module()
         function = tf.function(
@@ -321,7 +321,7 @@ def test_saved_model_cli_gives_the_same_translations(exported, tmp_path):
 def test_an_export_interrupted_anywhere_leaves_nothing(
     run, exported, tmp_path, monkeypatch, place
 ):
-    def copy(translator, path, dtype):
+    def copy(translator, path, dtype, control):
         shutil.copytree(
             exported,
             path,
