@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import translator_of
 from tensorflow_serving.apis import prediction_log_pb2
 
 from keras_transformer import LanguageModel, Transformer, TransformerConfig
@@ -82,12 +83,14 @@ def test_the_list_of_operations_is_exactly_what_exports_use(
             )
         ),
     )
-    saved_model.write(translator, tmp_path / "other", "bfloat16", True)
+    saved_model.write(translator, tmp_path / "other", "bfloat16")
+    control = tmp_path / "control"
+    saved_model.write(translator_of(run), control, control=True)
     config = TransformerConfig(size, num_layers=1, sliding_window=3)
     model = LanguageModel(config, TextTokenizer(run.target_tokenizer))
     language = tmp_path / "language/1"
     export_language_model(model, language, temperature=0.7, top_p=0.9)
-    for path in (exported, tmp_path / "other", language):
+    for path in (exported, tmp_path / "other", control, language):
         data = (path / "saved_model.pb").read_bytes()
         used |= {node.op for node in serving._nodes(data)}
     model = learn_byte_pairs(["one two three, four."] * 9, 290, [">>de<<"])
