@@ -160,9 +160,36 @@ PLACEHOLDERS = [
 ]
 
 
+MARKDOWN = [
+    ("**x** y", "**X** Y", "Y **X**"),
+    ("***x*** y __z__", "***X*** Y __Z__", "__Z__ Y ***X***"),
+    ("**a *b* c** d", "**A *B* C** D", "D **C *B* A**"),
+    (
+        'see [my text](https://a.b/c_(d) "t") now',
+        'SEE [MY TEXT](https://a.b/c_(d) "t") NOW',
+        'NOW [TEXT MY](https://a.b/c_(d) "t") SEE',
+    ),
+    ("![a b](x.png) c", "![A B](x.png) C", "C ![B A](x.png)"),
+    ("# a *b*\n\nc\nd `e` f", "# A *B*\n\nC D `e` F", None),
+    ("- a\n- **b** c\n  1. d e\n", "- A\n- **B** C\n  1. D E\n", None),
+    ("> a b\n> c\n", "> A B\n> C\n", "> B A\n> C\n"),
+    ("a\n\n```py\n*b*\n\n```\nc", "A\n\n```py\n*b*\n\n```\nC", None),
+    (
+        "| a | b c |\n|---|:--|\n| d | e |",
+        "| A | B C |\n|---|:--|\n| D | E |",
+        None,
+    ),
+    ("a * b and 2*3*4 c_d_e", "A * B AND 2*3*4 C_D_E", None),
+    ("---\na\n---\n", "---\nA\n---\n", None),
+    ("a  \nb", "A  \nB", None),
+    ("**a b", "**A B", "**B A"),
+]
+
+
 @pytest.mark.parametrize(
     ("markup", "source", "same", "turned"),
     [("html", *case) for case in HTML]
+    + [("markdown", *case) for case in MARKDOWN]
     + [("placeholders", *case) for case in PLACEHOLDERS],
 )
 def test_mark_up_comes_through(markup, source, same, turned):
@@ -278,6 +305,39 @@ def test_all_mark_up_is_there_once_and_nested_as_before(order):
         ]
         upper = collections.Counter(re.findall(r"[^\s&;]", rest[0].upper()))
         assert letters[1] == upper, (seed, made.source, found)
+
+
+@pytest.mark.parametrize("order", ["same", "reversed", "random"])
+def test_marks_of_markdown_are_there_once(order):
+    starts = ["# ", "- ", "* ", "1. ", "> ", "  - ", "", ""]
+    for seed in range(2000):
+        draw = random.Random(seed)
+        lines, marks, begun = [], [], []
+        for i in range(draw.randint(1, 5)):
+            words = []
+            for j in range(draw.randint(1, 6)):
+                kind = draw.choice(["*", "**", "~~", "[", "`", "", "", ""])
+                mark = f"{i}x{j}"
+                if kind == "[":
+                    words.append(f"[two three](u/{mark})")
+                    marks.append(f"](u/{mark})")
+                elif kind == "`":
+                    words.append(f"`*{mark}`")
+                    marks.append(words[-1])
+                else:
+                    words.append(f"{kind}one two{kind}")
+            begun.append(draw.choice(starts))
+            lines.append(begun[-1] + "a " + " ".join(words))
+        source = "\n\n".join(lines)
+        found = translated(source, "markdown", order, draw)
+        for mark in marks:
+            assert found.count(mark) == 1, (seed, mark, source, found)
+        for kind in ("*", "~~", "[", "`"):
+            assert found.count(kind) == source.count(kind), (seed, source)
+        # Each part is where it was, with the mark at its start.
+        parts = found.split("\n\n")
+        for start, part in zip(begun, parts, strict=True):
+            assert part.startswith(start), (seed, source, found)
 
 
 def test_the_order_of_blocks_and_their_white_space_is_kept():

@@ -277,9 +277,9 @@ def _add_translate(line):
         "--markup",
         choices=MARKUPS,
         help="keep mark-up and put it where it belongs: tags and entities of "
-        "HTML, and placeholders such as {name}, URLs and code, or these only. "
-        "With --document, tags such as <p> separate texts (default: all is "
-        "text)",
+        "HTML, or the marks of Markdown, and placeholders such as {name}, URLs "
+        "and code; or these only. With --document, tags such as <p> or blank "
+        "lines of Markdown separate texts (default: all is text)",
     )
     sub.add_argument(
         "--prefix-file",

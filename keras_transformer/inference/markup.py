@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from keras_transformer.validation import shown
 
-MARKUPS = ("html", "placeholders")
+MARKUPS = ("html", "markdown", "placeholders")
 MAX_DEPTH = 100  # a block whose tags are nested deeper is kept as it is
 MAX_CHARACTERS = 10_000  # its alignment takes memory by their square
 CLOSING = ",.;:!?)]}»”’…%،؛؟。，、！？：；）」』》"
@@ -59,8 +59,25 @@ PLACEHOLDERS = [
     "[\U0001f000-\U0001faff\u2600-\u27bf\ufe0f\u200d]*",
 ]
 PATTERN = rf"(?P<word>{'|'.join(PLACEHOLDERS)})|(?P<break>(?<!\\)\\[nrt])"
+# Marks at the start of a line, cells of a table, blank lines, blocks of code.
+MARKDOWN_BLOCK = (
+    r"^ {0,3}(?P<fence>```+|~~~+)(?s:.*?)(?:^ {0,3}(?P=fence)[^\n]*$|\Z)"
+    r"|\n(?:[ \t]*\n)+|^[ \t]*(?:-[ \t]?){3,}$|^[ \t]*[|:\- ]+\|[|:\- ]*$"
+    r"|(?:^|\n)[ \t]*(?:(?:#{1,6}|>|[-*+]|\d{1,9}[.)]|\|)[ \t]+)+"
+    r"|[ \t]+\|[ \t]*"
+)
+EMPHASIS = r"\*\*\*|\*\*|\*|___|__|_|~~"
+MARKDOWN_LINK = r"\]\((?:[^()\s]|\([^()\s]*\))*(?:[ ]+\"[^\"\n]*\")?\)"
 SCANNERS = {
     "placeholders": re.compile(PATTERN),
+    "markdown": re.compile(
+        rf"(?P<block>{MARKDOWN_BLOCK})|(?P<word>`[^`\n]+`|{'|'.join(PLACEHOLDERS)})"
+        rf"|(?P<open>(?<![\w\\])(?:{EMPHASIS})(?=[^\s*_~])"
+        rf"|(?<!\\)!?\[(?=[^\[\]\n]*{MARKDOWN_LINK}))"
+        rf"|(?P<close>(?<=[^\s\\])(?:{EMPHASIS})(?!\w)|{MARKDOWN_LINK})"
+        r"|(?P<break>[ \t]*(?:\\| {2})\n)",
+        re.MULTILINE,
+    ),
     "html": re.compile(
         r"(?P<mark><!--(?s:.*?)(?:-->|\Z))|(?P<block><[!?][^<>]*>)"
         rf"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/\"']*+){ATTRIBUTES}"
@@ -126,16 +143,17 @@ def parse_markup(text: str, markup: str) -> list[str | Block]:
     """Splits a text into blocks to translate and strings to keep.
 
     In HTML, a block is the text between two tags that are not inside of
-    sentences, such as `<p>` and `<td>`; elsewhere it is a line. What has no
+    sentences, such as `<p>` and `<td>`; in Markdown it is a paragraph, a
+    heading, an item of a list or a cell; elsewhere it is a line. What has no
     mark-up is a single block, which is not changed.
 
     Args:
         text: any string.
-        markup: "html" or "placeholders".
+        markup: "html", "markdown" or "placeholders".
 
     Raises:
-        ValueError: if `markup` is neither, or if a block with mark-up has more
-            than 10,000 characters.
+        ValueError: if `markup` is another one, or if a block with mark-up has
+            more than 10,000 characters.
     """
     if markup not in MARKUPS:
         raise ValueError(
@@ -144,7 +162,7 @@ def parse_markup(text: str, markup: str) -> list[str | Block]:
         )
     is_html = markup == "html"
     parts: list[str | Block] = []
-    for line in [text] if is_html else LINE.findall(text):
+    for line in LINE.findall(text) if markup == "placeholders" else [text]:
         tokens = list(_tokens(line, SCANNERS[markup]))
         if not tokens:
             parts.append(Block(line, line))
@@ -168,6 +186,8 @@ def _tokens(text, scanner) -> Iterator[Markup]:
         is_blank = is_blank and not text[before:start].strip()
         if kind == "name":
             kind, name, end = _tag(text, found)
+        elif kind in ("open", "close"):  # of Markdown
+            name = "[" if found[0][-1] in "[)" else found[0]
         elif kind == "entity" and html.unescape(found[0]) == found[0]:
             kind = "word"
         elif kind == "word":

@@ -55,7 +55,7 @@ def translate_markup(
 
     Args:
         texts: lines or documents.
-        markup: "html" or "placeholders", see `parse_markup`.
+        markup: "html", "markdown" or "placeholders", see `parse_markup`.
         translate: function that translates texts without mark-up.
         align: function that does so for texts that had mark-up inside.
 
