@@ -1,13 +1,23 @@
 """Checks translations that are as they are asked to be, by request."""
 
 import io
+import json
+import shutil
 import sys
 import types
+import urllib.request
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import translator_of
+from serving import Server
+from tensorflow_serving.apis import (
+    model_pb2,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
 
 from keras_transformer.cli import main as command
 from keras_transformer.export import saved_model
@@ -203,3 +213,55 @@ def test_the_command_begins_lines_as_a_file_says(
     assert "a line for each line" in capsys.readouterr().err
     assert translate(*options, "--document") == 1
     assert "--prefix-file" in capsys.readouterr().err
+
+
+@pytest.mark.programs
+def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
+    """Over gRPC, inputs with defaults may be left out; rows may be batched."""
+    options = {
+        "beam_size": 3,
+        "alpha": 0.6,
+        "max_length": 60,
+        "min_length": 4,
+        "no_repeat_ngram_size": 2,
+        "repetition_penalty": 1.0,
+    }
+    loaded = SavedTranslator(path)
+    shutil.copytree(path, tmp_path / "model" / "1")
+    server = Server(tmp_path / "model", tmp_path / "log.txt")
+    try:
+        inputs = {"text": TEXTS, "target_prefix": PREFIXES}
+        body = {"signature_name": "control", "inputs": inputs | options}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/v1/models/model:predict",
+            json.dumps(body).encode(),
+        )
+        with urllib.request.urlopen(request) as answer:
+            found = json.load(answer)["outputs"]
+        rules = {
+            name: options[name]
+            for name in ("beam_size", "min_length", "no_repeat_ngram_size")
+        }
+        expected = loaded.control(TEXTS, PREFIXES, **rules)
+        # The server batches by length, and many hypotheses are as good.
+        best = [row[0] for row in found["score"]]
+        np.testing.assert_allclose(best, expected["score"], rtol=1e-3)
+        for prefix, row in zip(PREFIXES, found["translation"], strict=True):
+            assert all(x.startswith(prefix) or not x for x in row)
+        with grpc.insecure_channel(server.grpc_address) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            spec = model_pb2.ModelSpec(name="model", signature_name="control")
+            found = stub.Predict(
+                predict_pb2.PredictRequest(
+                    model_spec=spec,
+                    inputs={
+                        name: tf.make_tensor_proto(value, tf.string)
+                        for name, value in inputs.items()
+                    },
+                )
+            ).outputs["score"]
+        expected = loaded.control(TEXTS, PREFIXES)["score"]
+        best = tf.make_ndarray(found)[:, 0]
+        np.testing.assert_allclose(best, expected, rtol=1e-3)
+    finally:
+        server.stop()
