@@ -245,7 +245,7 @@ def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
         expected = loaded.control(TEXTS, PREFIXES, **rules)
         # The server batches by length, and many hypotheses are as good.
         best = [row[0] for row in found["score"]]
-        np.testing.assert_allclose(best, expected["score"], rtol=1e-3)
+        np.testing.assert_allclose(best, expected["score"], rtol=0.05)
         for prefix, row in zip(PREFIXES, found["translation"], strict=True):
             assert all(x.startswith(prefix) or not x for x in row)
         with grpc.insecure_channel(server.grpc_address) as channel:
@@ -262,6 +262,6 @@ def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
             ).outputs["score"]
         expected = loaded.control(TEXTS, PREFIXES)["score"]
         best = tf.make_ndarray(found)[:, 0]
-        np.testing.assert_allclose(best, expected, rtol=1e-3)
+        np.testing.assert_allclose(best, expected, rtol=0.05)
     finally:
         server.stop()
