@@ -6,6 +6,7 @@ import shutil
 import sys
 import types
 import urllib.request
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -80,6 +81,23 @@ def test_every_hypothesis_begins_as_it_is_asked_to(translator, beam_size):
         np.testing.assert_array_equal(alone["translation"][0], found[i])
 
 
+def test_a_prefix_ends_where_a_piece_is_never_generated(run):
+    """A search that must take such a piece would find nothing."""
+    tokenizer = run.target_tokenizer
+    never = tokenizer.encode(["zwei"])[0][-2]
+    own = tokenizer.suppressed_ids
+    with mock.patch.object(
+        tokenizer, "suppressed_ids", lambda *a: [*own(*a), never]
+    ):
+        broken = translator_of(run, SHORT)
+        found = found_by(broken, ["one zwei three"], texts=["nine"])
+    start = tokenizer.decode([tokenizer.encode(["one zwei"])[0][:-2]])[0]
+    assert np.isfinite(found["score"]).all()
+    for line in found["translation"][0]:
+        assert line.decode().startswith(start)
+        assert not line.decode().startswith("one zwei")
+
+
 def test_a_prefix_that_is_too_long_is_cut(translator):
     found = found_by(translator, ["one " * 600], texts=["nine"])
     assert found["incomplete"][0, 0]
@@ -123,6 +141,7 @@ def test_rules_of_a_request_are_those_of_an_export(
     [
         ({"min_length": -1}, "`min_length` must be at least 0"),
         ({"no_repeat_ngram_size": 1.5}, "`no_repeat_ngram_size` must be an"),
+        ({"min_length": 2.5}, "`min_length` must be an integer"),
         ({"repetition_penalty": 0.0}, "`repetition_penalty` must be at least"),
     ],
 )
@@ -208,9 +227,13 @@ def test_the_command_begins_lines_as_a_file_says(
     expected = loaded.score(TEXTS, lines)["alignment"].numpy().tolist()
     links = (tmp_path / "links").read_bytes().split(b"\n")[:-1]
     assert links == expected
-    file.write_text("one\ntwo\n")
-    assert translate(*options) == 1
-    assert "a line for each line" in capsys.readouterr().err
+    for some, said in (("one\ntwo\n", "fewer"), ("\n" * 9, "more")):
+        (tmp_path / "links").unlink(missing_ok=True)
+        file.write_text(some)
+        asked = [*options, f"--alignment={tmp_path / 'links'}"]
+        assert translate(*asked) == 1
+        assert f"Received: {said} lines" in capsys.readouterr().err
+        assert [x.name for x in tmp_path.iterdir()] == ["beginnings"]
     assert translate(*options, "--document") == 1
     assert "--prefix-file" in capsys.readouterr().err
 

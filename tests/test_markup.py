@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.cli import main as command
-from keras_transformer.inference.markup import Block, parse_markup
+from keras_transformer.inference.markup import MARKUPS, Block, parse_markup
 from keras_transformer.inference.markup_places import (
     Alignment,
     alignment_of,
@@ -183,6 +183,22 @@ MARKDOWN = [
     ("---\na\n---\n", "---\nA\n---\n", None),
     ("a  \nb", "A  \nB", None),
     ("**a b", "**A B", "**B A"),
+    ("a b.  \n\nc d.", "A B.  \n\nC D.", "B A.  \n\nD C."),
+    ("2024\n\na b", "2024\n\nA B", "2024\n\nB A"),
+    ("a b\r\n\r\nc\r\n", "A B\r\n\r\nC\r\n", "B A\r\n\r\nC\r\n"),
+    ("# a\r\nb c", "# A\r\nB C", "# A\r\nC B"),
+    ("```a b``` is *c*\n\nd", "```a b``` IS *C*\n\nD", None),
+    (
+        "1. a\n\n    ~~~\n    b  c\n    ~~~\n\n   d e",
+        "1. A\n\n    ~~~\n    b  c\n    ~~~\n\n   D E",
+        None,
+    ),
+    ("a\n\n    b  *c*\n\n    d\n\ne", "A\n\n    b  *c*\n\n    d\n\nE", None),
+    ("a b\n====\nc\n***\nd", "A B\n====\nC\n***\nD", "B A\n====\nC\n***\nD"),
+    ("|a b|*c*|\n|-|-|\n", "|A B|*C*|\n|-|-|\n", "|B A|*C*|\n|-|-|\n"),
+    (r"a | b and \\| c", r"A | B AND \\| C", None),
+    ("- a\n  b\n\n  c d\n- e", "- A B\n\n  C D\n- E", "- B A\n\n  D C\n- E"),
+    ("a\nb c\n", "A B C\n", "C B A\n"),
 ]
 
 
@@ -238,6 +254,8 @@ HOSTILE = ["<", "<a", "<a ", '<a "', "<!--", "<!", "<b>", "</b>", "&", "{{"]
 HOSTILE += ["{a,", "{a,{", "{%", "${", "<b translate=no>", "<code>", "www.("]
 HOSTILE += ["a@", "a.@", "/a", "\\a", ":a", "#", "`", "+1", "A", "AB12", "%"]
 HOSTILE += [" ", "1", "🙂", "(", "<!--<b>", "{0}", "a {0} "]
+HOSTILE += ["|", " |", "| ", "[", "[](", "[a](", "*", "* ", "**a ", "\\\n"]
+HOSTILE += ["\n", " \n", "\r\n", "1. ", "> ", "```", "~~~\n", "a\n"]
 
 
 class Document:
@@ -474,7 +492,7 @@ def test_what_is_too_large_is_kept_or_refused():
 @pytest.mark.parametrize("part", HOSTILE)
 def test_the_time_to_parse_grows_with_the_length(part):
     start = time.process_time()
-    for markup in ("html", "placeholders"):
+    for markup in MARKUPS:
         for text in (part * 20_000, "a" + part * 20_000 + "\n"):
             with contextlib.suppress(ValueError):  # it is too long
                 parse_markup(text, markup)

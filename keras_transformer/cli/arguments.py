@@ -291,7 +291,8 @@ def _add_translate(line):
         "--alignment",
         metavar="FILE",
         help="also write which words belong together, a line each: 0-0 2-1 if "
-        "the third word of the source and the second one of the translation do",
+        "the third word of the source, tags apart, and the second one of the "
+        "translation do",
     )
     sub.add_argument(
         "--explain",

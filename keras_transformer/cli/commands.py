@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_transformer import hardware
+from keras_transformer.atomic_files import write_aside
 from keras_transformer.cli.command_line import integrated, load
 from keras_transformer.cli.cut_counter import CutCounter
 from keras_transformer.cli.options import (
@@ -203,7 +204,7 @@ def translate(given: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         alignments = None
         if "alignment" in given:
-            alignments = stack.enter_context(open(given["alignment"], "w"))
+            alignments = stack.enter_context(write_aside(given["alignment"]))
             counter = CutCounter(_with_alignment(function, model, given))
         prefixes: Iterator[bytes] | None = None
         if "prefix_file" in given:
@@ -220,11 +221,19 @@ def translate(given: dict[str, Any]) -> None:
                 line, *alignment = line.split("\n")
                 write_line(line)
                 if alignments is not None:
-                    print(*alignment, file=alignments)
+                    alignments.write(f"{alignment[0]}\n".encode())
             sys.stdout.flush()
             progress.begin_after(len(lines))
+        if prefixes is not None and next(prefixes, None) is not None:
+            raise ValueError(_UNEQUAL.format("more", given["prefix_file"]))
     progress.end()
     counter.warn("lines")
+
+
+_UNEQUAL = (
+    "`--prefix-file` must have as many lines as the input. Received: {} lines "
+    "in {!r}. Write a blank line where a translation may begin anyhow."
+)
 
 
 def _with_prefixes(lines, prefixes, path):
@@ -232,10 +241,7 @@ def _with_prefixes(lines, prefixes, path):
     own, see `_function`."""
     prefixes = list(itertools.islice(prefixes, len(lines)))
     if len(prefixes) < len(lines):
-        raise ValueError(
-            "`--prefix-file` must have a line for each line of the input, "
-            f"which may be blank. Received: fewer in {path!r}."
-        )
+        raise ValueError(_UNEQUAL.format("fewer", path))
     return [b"\n".join(pair) for pair in zip(lines, prefixes, strict=True)]
 
 

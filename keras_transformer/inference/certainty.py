@@ -43,8 +43,9 @@ def certainty(
     sizes = [len(x) for x in lists]
     if len(set(sizes)) > 1 or not sizes[0]:
         raise ValueError(
-            "Sources, hypotheses, references and log-probabilities must have "
-            f"the same number of lines, at least one. Received: {sizes}"
+            "Every line needs its source, hypothesis, reference and "
+            "log-probability. Received: {} sources, {} hypotheses, {} "
+            "references, {} log-probabilities.".format(*sizes)
         )
     from sacrebleu.metrics import CHRF  # here, so that help starts fast
 

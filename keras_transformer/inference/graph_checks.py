@@ -20,6 +20,9 @@ def checked_in_graph(
         limits: the name of each argument, its value, dtype, minimum and
             maximum.
 
+    Returns:
+        The values: numbers, or tensors of that dtype.
+
     Raises:
         ValueError: if a number is out of range, or a tensor has another dtype.
             If a tensor is out of range, the graph raises a
@@ -29,15 +32,18 @@ def checked_in_graph(
     for name, value, dtype, low, high in limits:
         value = python_number(value)
         message = f"`{name}` must be at least {low}, at most {high}."
-        if not tf.is_tensor(value):
+        is_tensor = tf.is_tensor(value)
+        if dtype.is_integer and not (
+            value.dtype.is_integer if is_tensor else isinstance(value, int)
+        ):
+            raise ValueError(
+                f"`{name}` must be an integer. Received: {name}={value}"
+            )
+        if not is_tensor:
             if not low <= value <= high:
                 raise ValueError(f"{message} Received: {name}={value}")
             values.append(value)
             continue
-        if dtype.is_integer and not value.dtype.is_integer:
-            raise ValueError(
-                f"`{name}` must be an integer. Received: {name}={value}"
-            )
         # Compared in the widest dtype: a cast to the narrow one would wrap a
         # number that is too large.
         wide = tf.cast(value, tf.int64 if dtype.is_integer else tf.float64)

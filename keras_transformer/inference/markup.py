@@ -46,7 +46,7 @@ PLACEHOLDERS = [
     r"\{[\w.\[\]'\"-]*(?:![rsa])?(?::[^{}\s]*)?\}",
     r"%%|%(?:\(\w+\))?(?:\d+\$)?[-+#0]?\d*(?:\.\d+)?l{0,2}[@sdifgxXuceEG]"
     r"(?!\w)",
-    r"`[^`\n]+`",
+    r"`{3}[^`\n]+`{3}|``[^`\n]+``|`[^`\n]+`",
     r"(?<!\w)(?:[A-Za-z]:|\\\\\w+)\\[^\s\"<>|*?]*[\w\\]",
     r"(?<![\w/<.~])(?:~|\.\.?)(?:/[\w.-]*\w)+/?",
     r"(?<![\w/<.~])(?:/[\w.-]*\w){2,}/?",
@@ -59,24 +59,24 @@ PLACEHOLDERS = [
     "[\U0001f000-\U0001faff\u2600-\u27bf\ufe0f\u200d]*",
 ]
 PATTERN = rf"(?P<word>{'|'.join(PLACEHOLDERS)})|(?P<break>(?<!\\)\\[nrt])"
-# Marks at the start of a line, cells of a table, blank lines, blocks of code.
-MARKDOWN_BLOCK = (
-    r"^ {0,3}(?P<fence>```+|~~~+)(?s:.*?)(?:^ {0,3}(?P=fence)[^\n]*$|\Z)"
-    r"|\n(?:[ \t]*\n)+|^[ \t]*(?:-[ \t]?){3,}$|^[ \t]*[|:\- ]+\|[|:\- ]*$"
-    r"|(?:^|\n)[ \t]*(?:(?:#{1,6}|>|[-*+]|\d{1,9}[.)]|\|)[ \t]+)+"
-    r"|[ \t]+\|[ \t]*"
+# Markdown, line by line. No pattern tries a character twice.
+FENCE = re.compile(r"[ \t]*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
+RULE = re.compile(
+    r"[ \t]*+(?:=++|[-*_ \t]{3,}+|(?=[^|]*+\|)[|:\- \t]++)[ \t]*+$"
 )
+STARTS = re.compile(r"[ \t]*+(?:(?:#{1,6}|>|[-*+]|\d{1,9}[.)])(?:[ \t]++|$))*+")
+LIST = re.compile(r"[ \t>]*+(?:[-*+]|\d{1,9}[.)])[ \t]")
+CELL = re.compile(r"((?<![ \t])[ \t]*+(?<!\\)\|[ \t]*+)")
 EMPHASIS = r"\*\*\*|\*\*|\*|___|__|_|~~"
-MARKDOWN_LINK = r"\]\((?:[^()\s]|\([^()\s]*\))*(?:[ ]+\"[^\"\n]*\")?\)"
+LINK = r"\]\((?:[^()\s]|\([^()\s]*+\))*+(?: ++\"[^\"\n]*+\")?\)"
 SCANNERS = {
     "placeholders": re.compile(PATTERN),
     "markdown": re.compile(
-        rf"(?P<block>{MARKDOWN_BLOCK})|(?P<word>`[^`\n]+`|{'|'.join(PLACEHOLDERS)})"
+        rf"(?P<word>{'|'.join(PLACEHOLDERS)})"
         rf"|(?P<open>(?<![\w\\])(?:{EMPHASIS})(?=[^\s*_~])"
-        rf"|(?<!\\)!?\[(?=[^\[\]\n]*{MARKDOWN_LINK}))"
-        rf"|(?P<close>(?<=[^\s\\])(?:{EMPHASIS})(?!\w)|{MARKDOWN_LINK})"
-        r"|(?P<break>[ \t]*(?:\\| {2})\n)",
-        re.MULTILINE,
+        rf"|(?<!\\)!?\[(?=[^\[\]\n]{{0,1000}}+{LINK}))"
+        rf"|(?P<close>(?<=[^\s\\])(?:{EMPHASIS})(?!\w)|{LINK})"
+        r"|(?P<break>(?:\\| {2})\r?\n)"
     ),
     "html": re.compile(
         r"(?P<mark><!--(?s:.*?)(?:-->|\Z))|(?P<block><[!?][^<>]*>)"
@@ -162,9 +162,14 @@ def parse_markup(text: str, markup: str) -> list[str | Block]:
         )
     is_html = markup == "html"
     parts: list[str | Block] = []
-    for line in LINE.findall(text) if markup == "placeholders" else [text]:
+    lines = [text] if is_html else LINE.findall(text)
+    is_markdown = markup == "markdown"
+    for line in _paragraphs(lines) if is_markdown else lines:
+        if isinstance(line, Kept):
+            parts.append(str(line))
+            continue
         tokens = list(_tokens(line, SCANNERS[markup]))
-        if not tokens:
+        if not tokens and not is_markdown:
             parts.append(Block(line, line))
             continue
         start, some = 0, []
@@ -176,6 +181,53 @@ def parse_markup(text: str, markup: str) -> list[str | Block]:
             parts.append(line[token.start : token.end])
             start, some = token.end, []
     return [part for part in parts if part]
+
+
+class Kept(str):
+    """A part of Markdown that is no text: marks, code, blank lines."""
+
+
+def _paragraphs(lines) -> Iterator[str]:
+    """Yields the paragraphs, headings, items and cells of Markdown, and what is
+    between them."""
+    text = fence = ""
+    in_list, is_after_blank = False, True
+    for line in lines:
+        body = line.rstrip("\r\n")
+        begins = FENCE.match(body)
+        is_code = bool(fence or begins)
+        if fence and body.strip().startswith(fence):
+            fence = "" if not body.strip().strip(fence[0]) else fence
+        elif begins and not fence:
+            fence = begins[1]
+        if not is_code and is_after_blank and not in_list:
+            is_code = body.startswith(("    ", "\t"))
+        marks = body[: STARTS.match(body).end()]
+        has_marks = bool(marks.strip())
+        is_kept = is_code or not body.strip() or RULE.match(body)
+        if text and (is_kept or has_marks or body.lstrip()[:1] == "|"):
+            yield text
+            text = ""
+        if is_kept:
+            yield Kept(line)
+            is_after_blank = is_code or not body.strip()
+            continue
+        if has_marks:
+            in_list = bool(LIST.match(body))
+            yield Kept(marks)
+        elif is_after_blank and not body[0].isspace():
+            in_list = False
+        is_after_blank = False
+        rest = line[len(marks) :] if has_marks else line
+        if rest.lstrip()[:1] == "|":
+            cells = CELL.split(rest)
+            for i, cell in enumerate(cells):
+                yield Kept(cell) if i % 2 else cell
+        elif "#" in marks:
+            yield rest
+        else:
+            text += rest
+    yield text
 
 
 def _tokens(text, scanner) -> Iterator[Markup]:

@@ -92,7 +92,7 @@ def alignment_of(
     Args:
         text: the text that was translated.
         translation, source_pieces, target_pieces, attention: a row of the
-            outputs of `Translator.explain`.
+            outputs of `Translator.explain`; the last one is float32.
     """
     source, target = (
         _words([piece.decode() for piece in pieces if piece])

@@ -5,6 +5,7 @@ Shapes: B batch, K beam size, S source length, T target length.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
@@ -195,17 +196,20 @@ class Translator:
             text, beam_size, alpha, max_length, target_language: as for
                 `n_best`.
             target_prefix: strings `(B,)`, the beginning of each translation,
-                or "". It is cut if it is longer than a translation may be, and
-                a blank text has a blank translation nevertheless.
+                or "". It is cut before a piece that no translation may have,
+                such as an unknown one, and if it is longer than a translation
+                may be. A blank text has a blank translation nevertheless, and
+                that of a text in capitals is in capitals, beginning and all.
             min_length: minimum number of pieces of a translation, end token
                 included, an integer or scalar tensor. A smaller maximum takes
                 precedence.
             no_repeat_ngram_size: n: no n pieces in a row occur twice; 0 for no
                 limit. An integer or scalar tensor.
             repetition_penalty: factor on the log-probabilities of pieces that
-                the translation has already, at least 0.01 and at most 100; 1
-                for none. A number or scalar tensor. Both are those of
-                transformers' `generate`.
+                the translation has already, positive; 1 for none. A number or
+                scalar tensor. Both are those of transformers' `generate`; with
+                a beam size of 1 in a tensor the penalty is that of beam search,
+                on log-probabilities.
 
         Returns:
             As `n_best` does.
@@ -213,10 +217,11 @@ class Translator:
         Raises:
             ValueError: as `n_best` does, and if the decoding is a shortlist's.
         """
+        most = tf.int32.max
         limits = [
-            ("min_length", min_length, tf.int32, 0, tf.int32.max),
-            ("no_repeat_ngram_size", no_repeat_ngram_size, tf.int32, 0, 1000),
-            ("repetition_penalty", repetition_penalty, tf.float32, 0.01, 100.0),
+            ("min_length", min_length, tf.int32, 0, most),
+            ("no_repeat_ngram_size", no_repeat_ngram_size, tf.int32, 0, most),
+            ("repetition_penalty", repetition_penalty, tf.float32, 1e-6, 1e6),
         ]
         min_length, *repetition = checked_in_graph(limits)
         target_prefix = as_strings(target_prefix)
@@ -225,20 +230,26 @@ class Translator:
             tf.size(target_prefix),
             "`text` and `target_prefix` must have the same number of strings.",
         )
-        if self.settings.recase_capitals:  # as the text is then
-            capitals = self._recased(as_strings(text))[1]
-            target_prefix = tf.where(
-                capitals, as_sentence(target_prefix), target_prefix
-            )
-        prefix, _ = self._target_pieces.encode_at_most(
-            target_prefix, self.max_length - 1
-        )
+        is_suppressed = np.zeros(self.target_tokenizer.vocab_size, bool)
+        allow_unknown = self.settings.allow_unknown
+        is_suppressed[self.target_tokenizer.suppressed_ids(allow_unknown)] = 1
 
-        def rules(is_full):
+        def rules(is_full, capitals):
+            is_loud = tf.equal(
+                tf.strings.upper(target_prefix, "utf-8"), target_prefix
+            )
+            prefix = tf.where(  # as the text is then
+                capitals & is_loud, as_sentence(target_prefix), target_prefix
+            )
+            pieces, _ = self._target_pieces.encode_at_most(
+                tf.boolean_mask(prefix, is_full), self.max_length - 1
+            )
             # Each without its end token; the row that is added has none.
-            chosen = tf.ragged.boolean_mask(prefix[:, :-1], is_full)
-            chosen = _at_least_one_row(chosen).to_tensor(-1)
-            chosen = tf.where(tf.reduce_any(is_full), chosen, -1)
+            chosen = _at_least_one_row(pieces[:, :-1]).to_tensor(-1)
+            bad = tf.gather(tf.constant(is_suppressed), tf.maximum(chosen, 0))
+            bad &= chosen >= 0
+            is_after = tf.cumsum(tf.cast(bad, tf.int32), axis=1) > 0
+            chosen = tf.where(is_after | ~tf.reduce_any(is_full), -1, chosen)
             return {
                 "prefix": chosen,
                 "min_lengths": tf.fill(tf.shape(chosen)[:1], min_length),
@@ -258,9 +269,9 @@ class Translator:
         Args:
             text, beam_size, alpha, max_length, target_language: as for
                 `n_best`.
-            rules: function of booleans `(B,)`, which texts are searched, that
-                returns the rules of `InferenceModel.search`. Defaults to
-                those of the settings.
+            rules: function of two booleans `(B,)`, which texts are searched
+                and which were in capitals, that returns the rules of
+                `InferenceModel.search`. Defaults to those of the settings.
         """
         if max_length is None:
             max_length = self.max_length
@@ -285,7 +296,7 @@ class Translator:
             beam_size,
             alpha,
             max_length,
-            None if rules is None else rules(is_full),
+            None if rules is None else rules(is_full, capitals),
         )
         incomplete = self._is_incomplete(source, ids, max_length)
 
@@ -323,15 +334,23 @@ class Translator:
             translation; `pieces`, int32 `(B,)`, the number of its word pieces,
             end token included; `alignment`, strings `(B,)`, see `align`; and
             `truncated`, bool `(B,)`, whether the text or the translation was
-            too long.
+            too long. Of a text in capitals, both are read as sentences.
+
+        Raises:
+            tf.errors.InvalidArgumentError: if there are not as many
+                translations as texts.
         """
-        source, truncated = self._source(as_strings(text))
+        text, capitals = self._recased(as_strings(text))
+        source, truncated = self._source(text)
         translation = as_strings(translation)
         tf.debugging.assert_equal(
             tf.size(text),
             tf.size(translation),
             "`text` and `translation` must have the same number of strings.",
         )
+        if self.settings.recase_capitals:
+            sentence = as_sentence(translation)
+            translation = tf.where(capitals, sentence, translation)
         target, is_target_cut = self._target_pieces.encode_at_most(
             translation, self.max_length - 1
         )

@@ -1,6 +1,7 @@
 // Lists the models, describes the chosen one, and keeps the search settings.
 
 import { counted, element, languageName, page } from "./elements.js";
+import { showExamples } from "./examples.js";
 import { begin, report, request, state } from "./server.js";
 
 const SIGNATURE_LABELS = {
@@ -84,7 +85,7 @@ function useModel(model) {
   page.targetLabel.textContent = target || "Translation";
   page.source.lang = model.source;
   page.target.lang = model.target;
-  page.examples.hidden = model.name !== "demo";
+  showExamples(model.name);
   page.beamSize.max = model.max_beam_size;
   page.maxLength.max = model.max_length;
   for (const node of document.querySelectorAll(".control")) {

@@ -15,12 +15,6 @@ import {
 } from "./translation.js";
 
 const TYPING_PAUSE = 180; // milliseconds
-const EXAMPLES = [
-  "Room 7 is on the third floor.",
-  "The train to Vienna leaves at half past six from platform 12.",
-  "My sister bought a beautiful lamp for €1,249.50.",
-  "On Monday there were forty-seven children in the museum.",
-];
 
 async function startAgain() {
   hideTrouble();
@@ -82,21 +76,6 @@ function onInput() {
 }
 
 const translateSoon = afterPause(translate, TYPING_PAUSE);
-const readBeginningSoon = afterPause(readBeginning, TYPING_PAUSE);
-
-function showExamples() {
-  const buttons = EXAMPLES.map((text) => {
-    const button = element("button", { type: "button", textContent: text });
-    button.lang = "en";
-    button.addEventListener("click", () => {
-      page.source.value = text;
-      page.source.focus();
-      onInput();
-    });
-    return button;
-  });
-  page.examples.replaceChildren(...buttons);
-}
 
 function onEscape(event) {
   if (event.key !== "Escape") return;
@@ -113,7 +92,10 @@ function followCaret() {
 
 function listen() {
   page.source.addEventListener("input", onInput);
-  page.beginning.addEventListener("input", readBeginningSoon);
+  page.beginning.addEventListener("input", () => {
+    readBeginning();
+    translateSoon();
+  });
   for (const name of ["keyup", "click"]) {
     page.source.addEventListener(name, followCaret);
   }
@@ -149,7 +131,6 @@ function focusOnSentence(index) {
   page.target.querySelector(`[data-sentence="${index}"]`).focus();
 }
 
-showExamples();
 showTheme();
 showPlaceholder();
 showMirror([]);

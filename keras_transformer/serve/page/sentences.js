@@ -30,12 +30,18 @@ function resultKey(sentence) {
   return JSON.stringify([name, version, state.settings, sentence, beginning]);
 }
 
-/** Returns the signature and the inputs of a search with settings. */
-export function searchOf(sentences, model, settings) {
-  const inputs = { text: sentences, ...settings };
-  if (!model.has_control) return ["n_best", inputs];
-  const target_prefix = sentences.map((s) => state.beginnings.get(s) ?? "");
-  return ["control", { ...inputs, target_prefix }];
+/** Returns the signature and the inputs of a search: `control`, which takes
+ * longer, only where something is asked that `n_best` does not know. */
+export function searchOf(text, model, settings, beginnings = new Map()) {
+  const { min_length, no_repeat_ngram_size, repetition_penalty, ...others } =
+    settings;
+  const rules = { min_length, no_repeat_ngram_size, repetition_penalty };
+  const isOwn = Object.keys(rules).every((name) => rules[name] === model[name]);
+  const target_prefix = text.map((sentence) => beginnings.get(sentence) ?? "");
+  if (!model.has_control || (isOwn && !target_prefix.some(Boolean))) {
+    return ["n_best", { text, ...others }];
+  }
+  return ["control", { text, target_prefix, ...settings }];
 }
 
 /** Returns what is known of a sentence's translations. */
@@ -46,7 +52,8 @@ export function resultOf(sentence) {
 /** Asks for the translations of sentences; returns the milliseconds. */
 export async function nBest(sentences, signal) {
   const keys = sentences.map(resultKey);
-  const search = searchOf(sentences, state.model, state.settings);
+  const { model, settings, beginnings } = state;
+  const search = searchOf(sentences, model, settings, beginnings);
   const start = performance.now();
   const answer = await predict(...search, signal);
   const time = performance.now() - start;

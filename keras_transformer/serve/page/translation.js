@@ -58,7 +58,9 @@ async function translateParts(text, parts, signal) {
 function showParts(text, parts) {
   state.text = text;
   state.parts = parts;
-  state.focus = sentenceAt(page.source.selectionStart);
+  // Who types a beginning stays at its sentence.
+  if (document.activeElement !== page.beginning || !parts.sentences[state.focus])
+    state.focus = sentenceAt(page.source.selectionStart);
   showTranslation();
   showFocus();
 }
@@ -151,17 +153,16 @@ function showBeginning() {
   const isOffered = state.model.has_control && sentence !== undefined;
   page.beginningField.hidden = !isOffered;
   const text = state.beginnings.get(sentence) ?? "";
-  if (page.beginning.value.trim() !== text) page.beginning.value = text;
+  if (document.activeElement !== page.beginning) page.beginning.value = text;
 }
 
-/** Translates the sentence in focus again, so that it begins as was typed. */
+/** Remembers how the translation of the sentence in focus has to begin. */
 export function readBeginning() {
   const sentence = state.parts.sentences[state.focus];
   if (sentence === undefined) return;
   const text = page.beginning.value.trim();
   if (text) state.beginnings.set(sentence, text);
   else state.beginnings.delete(sentence);
-  translate();
 }
 
 /** Shows the alternatives and the attention of a sentence. */
