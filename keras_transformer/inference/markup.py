@@ -202,7 +202,8 @@ def _paragraphs(lines) -> Iterator[str]:
             fence = begins[1]
         if not is_code and is_after_blank and not in_list:
             is_code = body.startswith(("    ", "\t"))
-        marks = body[: STARTS.match(body).end()]
+        found = STARTS.match(body)
+        marks = found[0] if found else ""
         has_marks = bool(marks.strip())
         is_kept = is_code or not body.strip() or RULE.match(body)
         if text and (is_kept or has_marks or body.lstrip()[:1] == "|"):
