@@ -10,8 +10,9 @@ TORCH ?= torch==2.13.0
 CONSTRAINTS ?= constraints.txt
 INSTALL = $(BIN)/python -m pip install --quiet \
     $(CONSTRAINTS:%=--constraint %) --editable
-# The export that `make serve` and `make test-page` serve.
-MODEL ?= saved_models/demo
+# The export that `make serve` serves, and the one that tests of the page do.
+MODEL ?= saved_models/captions-en-de
+TESTED_MODEL ?= saved_models/demo
 # What the other backends run, too.
 ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
     tests/test_windowed_attention.py tests/test_positions_inside.py \
@@ -29,7 +30,7 @@ demo: .venv/text  ## train, export and use a model: three to seven minutes
 	$(BIN)/python examples/translation.py $(QUIETLY)
 	$(BIN)/python examples/use_saved_model.py saved_models/demo/1 $(QUIETLY)
 
-serve: .venv/text .venv/serve $(MODEL)  ## serve the demo's model, with a page
+serve: .venv/text .venv/serve $(MODEL)  ## serve a model, with a page to try it
 	$(BIN)/keras-transformer serve $(MODEL)
 
 # All that has to pass.
@@ -75,17 +76,17 @@ test-formats: .venv-formats/done  ## ONNX, OpenVINO, LiteRT; three minutes
 	.venv-formats/bin/python -m pytest --noconftest tests/formats_checks.py
 
 # Needs Chromium, and says how to install it. SCREENSHOTS may name a folder for
-# images of the page; MODEL, another export to serve.
-test-page: .venv/page $(MODEL)  ## the server's page, in a browser
-	PAGE_MODEL=$(MODEL) $(BIN)/python -m pytest --noconftest \
+# images of the page; TESTED_MODEL, another export.
+test-page: .venv/page $(TESTED_MODEL)  ## the server's page, in a browser
+	PAGE_MODEL=$(TESTED_MODEL) $(BIN)/python -m pytest --noconftest \
 	    tests/page_checks.py
 
 test-serve: .venv/dev  ## the server as a process, under load
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/serve_checks.py \
 	    tests/hostile_checks.py
 
-test-hostile: .venv/dev $(MODEL)  ## bad clients; 20 minutes, nothing beside it
-	MODEL=$(MODEL) REQUESTS=2000 SOAK_SECONDS=600 \
+test-hostile: .venv/dev $(TESTED_MODEL)  ## bad clients; 20 minutes, nothing beside it
+	MODEL=$(TESTED_MODEL) REQUESTS=2000 SOAK_SECONDS=600 \
 	    $(BIN)/python -m pytest -s tests/hostile_checks.py
 
 # The same checks, computed by replicas of Ray Serve, and those of Ray alone.
