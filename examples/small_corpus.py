@@ -35,6 +35,7 @@ writes:
     FOLDER/both/                           the run that learns them
     FOLDER/forward/, FOLDER/backward/      its translations
     FOLDER/pairs/, FOLDER/final/           all pairs, and the run to export
+    FOLDER/cooled/                         the same after --cool-down
     FOLDER/new/, FOLDER/taught/            the student's sources and targets
     FOLDER/student-pairs/, FOLDER/student/
 
@@ -83,6 +84,12 @@ SHAPE = {"d_model": 192, "num_heads": 6, "d_ff": 512, "norm_first": True}
 BOTH_DROPOUT = 0.2
 FINAL_SHAPE = {"dropout_rate": 0.3}
 BEAMS = SyntheticPairs(beam_size=4, alpha=1.0, tag="")
+# The learning rate goes on where it was, and falls fast.
+COOLING = {
+    "learning_rate_scale": 0.1,
+    "warmup_steps": 50,
+    "average_checkpoints": 4,
+}
 # A smaller model learns in half of the steps with less dropout.
 STUDENT = {"learning_rate_scale": 1.5, "teacher_weight": 0.5}
 STUDENT_SHAPE = {
@@ -101,6 +108,7 @@ def main(
     target_text=(),
     student=False,
     final_shape=FINAL_SHAPE,
+    cool_down=0,
     **shape,
 ):
     """Does what is not done yet; returns the run that was trained last.
@@ -113,6 +121,7 @@ def main(
         student: whether a third run follows, of a small model for greedy
             search.
         final_shape: fields of the config in which the second run differs.
+        cool_down: steps of fine-tuning after the second run.
         shape: fields of the model's config, instead of `SHAPE`.
     """
     folder = pathlib.Path(folder).resolve()
@@ -144,6 +153,15 @@ def main(
     pairs = all_pairs(both, [text, *made], folder / "pairs", recipe)
     final_recipe = dataclasses.replace(recipe, corpus=str(pairs), **changes)
     final = trained(folder / "final", final_recipe, **shape | final_shape)
+    if cool_down:
+        cooling = dataclasses.replace(
+            final_recipe,
+            initial_run=str(final.folder),
+            steps=cool_down,
+            validate_every=max(cool_down // 6, 1),
+            **COOLING,
+        )
+        final = trained(folder / "cooled", cooling, **shape | final_shape)
     if not student:
         return final
 
@@ -258,6 +276,13 @@ if __name__ == "__main__":
         default=FINAL_SHAPE["dropout_rate"],
         help="of the second run; less for more text",
     )
+    parser.add_argument(
+        "--cool-down",
+        type=int,
+        default=0,
+        metavar="STEPS",
+        help="of a falling learning rate, after the second run",
+    )
     options = parser.parse_args()
     final_shape = {"dropout_rate": options.dropout}
     if options.layers:
@@ -280,4 +305,5 @@ if __name__ == "__main__":
         target_text=options.target_text,
         student=options.student,
         final_shape=final_shape,
+        cool_down=options.cool_down,
     )
