@@ -132,6 +132,7 @@ def _demo(name, x):
         return {
             "score": -ones.astype(np.float32),
             "pieces": ones.astype(np.int32),
+            "alignment": np.full(count, b"0-0", object),
             "truncated": cut,
         }
     upper = np.array([line.upper() for line in text], object)
@@ -155,7 +156,7 @@ def _demo(name, x):
         outputs["target_pieces"] = upper[:, None]
         outputs["log_probs"] = np.zeros((count, 1), np.float32)
         outputs["mean_log_prob"] = np.zeros(count, np.float32)
-        outputs["alignment"] = np.full(count, "0-0", object)
+        outputs["alignment"] = np.full(count, b"0-0", object)
         outputs["attention"] = np.ones((count, 1, 1, 1, 1), np.float32)
         outputs["encoder_attention"] = outputs["attention"]
     return outputs

@@ -124,7 +124,7 @@ def test_a_translation_that_reaches_its_limit_is_incomplete(run):
     """The limit is the source's length and some more, or a number if less."""
 
     class FoundBefore(Translator):
-        def search(self, source, beam_size, alpha, max_length):
+        def search(self, source, beam_size, alpha, max_length, rules=None):
             ids = np.zeros((source.shape[0], 2, 13), "int32")
             for beam, length in enumerate(lengths):
                 ids[:, beam, : length - 1] = 50
@@ -494,7 +494,7 @@ def test_an_export_needs_a_name_that_servers_accept(
     monkeypatch.setattr(
         saved_model,
         "write",
-        lambda translator, path, dtype: shutil.copytree(
+        lambda translator, path, dtype, control: shutil.copytree(
             exported,
             path,
             dirs_exist_ok=True,
@@ -593,13 +593,13 @@ def test_an_export_of_another_format_is_named(exported, tmp_path):
     copy = tmp_path / "1"
     shutil.copytree(exported, copy)
     metadata = json.loads((copy / METADATA).read_text())
-    assert metadata["format"] == 4
+    assert metadata["format"] == 5
     for other in (3, None):
         text = json.dumps(metadata | {"format": other})
         (copy / METADATA).write_text(text)
         (copy / SUMS).unlink()
         write_sums(copy)
-        with pytest.raises(ValueError, match=f"format 4. Received.*={other}"):
+        with pytest.raises(ValueError, match=f"format 5. Received.*={other}"):
             SavedTranslator(copy)
 
 

@@ -254,9 +254,13 @@ def test_a_signature_says_what_a_call_may_give_and_ask():
     ):
         check_dtypes(n_best, wrong)
     assert choose_outputs(score, ["truncated"]) == ["truncated"]
-    assert choose_outputs(score, []) == ["pieces", "score", "truncated"]
+    assert choose_outputs(score, []) == [
+        *("alignment", "pieces", "score", "truncated")
+    ]
     for names in (["x"], ["score", "score"]):
-        with pytest.raises(ServingError, match="pieces, score, truncated"):
+        with pytest.raises(
+            ServingError, match="alignment, pieces, score, truncated"
+        ):
             choose_outputs(score, names)
     assert find_signature(DEMO, "score") is score
     with pytest.raises(ServingError, match='signature_name="x"') as error:

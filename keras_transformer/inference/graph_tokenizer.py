@@ -1,5 +1,6 @@
 """Word pieces in TensorFlow graphs, by tensorflow-text."""
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -172,7 +173,10 @@ class GraphTokenizer:
 
 
 def _sentencepiece(model):
-    return tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
+    """Returns the operation of a model, with a name that no other model has:
+    functions of a loaded SavedModel share resources of the same name."""
+    name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
+    return tf_text.SentencepieceTokenizer(model, out_type=tf.int32, name=name)
 
 
 def as_strings(text: tf.Tensor | Sequence[str]) -> tf.Tensor:
