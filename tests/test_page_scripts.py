@@ -118,7 +118,7 @@ def test_a_long_text_keeps_all_of_its_translations(run):
 import fs from "node:fs";
 fs.writeFileSync(new URL("./server.js", import.meta.url), `
   export const state = { model: { name: "a", version: "1" }, settings: {},
-    choices: new Map(), parts: {} };
+    choices: new Map(), beginnings: new Map(), parts: {} };
   export const predict = async (_, { text }) => ({
     translation: text.map((x) => [x.toUpperCase()]),
     score: text.map(() => [0]),
@@ -199,7 +199,7 @@ const languages = [];
 const search = { beam_size: 4, alpha: 0.6, max_length: 9, max_beam_size: 9 };
 const none = { signature: "", tags: [] };
 const other = { name: "a", version: "1", ...none, ...search };
-globalThis.document = {};
+globalThis.document = { querySelectorAll: () => [] };
 globalThis.addEventListener = () => {};
 globalThis.Option = function (textContent, value) {
   return { textContent, value };
