@@ -261,27 +261,27 @@ if __name__ == "__main__":
         nargs=2,
         default=[BOTH.steps, FINAL["steps"]],
         metavar="N",
-        help="of the first training, and of each later one",
+        help="steps of the first training, and of each later one",
     )
     parser.add_argument(
         "--layers",
         type=int,
         nargs=2,
         metavar="N",
-        help="of encoder and decoder of the second run (default: 4 4)",
+        help="layers of encoder and decoder in the second run (default: 4 4)",
     )
     parser.add_argument(
         "--dropout",
         type=float,
         default=FINAL_SHAPE["dropout_rate"],
-        help="of the second run; less for more text",
+        help="dropout rate of the second run; less for more text",
     )
     parser.add_argument(
         "--cool-down",
         type=int,
         default=0,
         metavar="STEPS",
-        help="of a falling learning rate, after the second run",
+        help="steps of a falling learning rate, after the second run",
     )
     options = parser.parse_args()
     final_shape = {"dropout_rate": options.dropout}

@@ -38,7 +38,7 @@ def translator():
     ],
 )
 def test_it_translates_captions(translator, english, german):
-    """By words that no rounding turns into others."""
+    """Looks for words that no rounding turns into others."""
     found = translator(english)
     for words in german:
         assert words in found

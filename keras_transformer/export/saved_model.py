@@ -33,6 +33,7 @@ package.
 """
 
 import dataclasses
+import inspect
 import json
 import os
 import pathlib
@@ -289,29 +290,9 @@ def write(
         "max_length": tf.constant(translator.max_length),
     }
 
-    def n_best(text, beam_size, alpha, max_length):
-        return fixed.n_best(text, beam_size, alpha, max_length)
-
-    def n_best_in(text, beam_size, alpha, max_length, target_language):
-        return fixed.n_best(text, beam_size, alpha, max_length, target_language)
-
-    def with_defaults(function, inputs, defaults):
-        """Returns a TensorFlow function; its defaults are those of servers."""
-        function.__defaults__ = tuple(defaults.values())
-        options = [
-            tf.TensorSpec([], value.dtype, name=name)
-            for name, value in defaults.items()
-        ]
-        return tf.function(
-            function, input_signature=[*inputs, *options], autograph=False
-        )
-
-    has_tags = bool(translator.source_tokenizer.tags)
-    if has_tags:
+    if translator.source_tokenizer.tags:
         defaults["target_language"] = tf.constant("")
-    n_best_function = with_defaults(
-        n_best_in if has_tags else n_best, [text], defaults
-    )
+    n_best_function = _with_defaults(fixed.n_best, [text], defaults)
 
     def serving_default(text):
         """Calls `n_best`, so that the search is in the graph once for both."""
@@ -344,60 +325,37 @@ def write(
         controls = {**defaults, **rules}
         for name in language:  # the last input, as for `n_best`
             controls[name] = controls.pop(name)
-        signatures["control"] = with_defaults(
-            _control(fixed, has_tags), [text, prefix], controls
+        signatures["control"] = _with_defaults(
+            fixed.control, [text, prefix], controls
         )
     tf.saved_model.save(module, str(path), signatures=signatures)
 
 
-def _control(fixed, has_tags):
-    """Returns a function whose arguments are the inputs of `control`."""
+def _with_defaults(method, inputs, defaults):
+    """Returns a TensorFlow function of a method's first arguments, in order,
+    whose defaults are those of servers."""
 
-    def control(
-        text,
-        target_prefix,
-        beam_size,
-        alpha,
-        max_length,
-        min_length,
-        no_repeat_ngram_size,
-        repetition_penalty,
-        target_language,
-    ):
-        return fixed.control(
-            text,
-            target_prefix,
-            beam_size,
-            alpha,
-            max_length,
-            min_length,
-            no_repeat_ngram_size,
-            repetition_penalty,
-            target_language,
-        )
+    def function(*values):
+        return method(*values)
 
-    def without_language(
-        text,
-        target_prefix,
-        beam_size,
-        alpha,
-        max_length,
-        min_length,
-        no_repeat_ngram_size,
-        repetition_penalty,
-    ):
-        return fixed.control(
-            text,
-            target_prefix,
-            beam_size,
-            alpha,
-            max_length,
-            min_length,
-            no_repeat_ngram_size,
-            repetition_penalty,
-        )
-
-    return control if has_tags else without_language
+    options = [
+        tf.TensorSpec([], value.dtype, name=name)
+        for name, value in defaults.items()
+    ]
+    # TensorFlow takes names and defaults of the inputs from here.
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                spec.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=defaults.get(spec.name, inspect.Parameter.empty),
+            )
+            for spec in [*inputs, *options]
+        ]
+    )
+    return tf.function(
+        function, input_signature=[*inputs, *options], autograph=False
+    )
 
 
 def description(run: Run, models: int = 1) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MOST_LINES = 100  # of each kind that are named
+MOST_LINES = 100  # named of each kind
 FACTOR = 2.5  # on the usual ratio of lengths, either way
 LONG = 20  # characters from which on a length says something
 
