@@ -1,6 +1,7 @@
 """Checks of the server as a process: clients, versions, failures, load.
 
-Run by `make test-serve`.
+Run by `make test-serve`. The environment variable `SERVE_OPTIONS` has options
+for every server, such as another engine.
 """
 
 import concurrent.futures
@@ -37,6 +38,9 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from keras_transformer.export.files import MODEL_FILES
+from keras_transformer.integrations import ctranslate2
+
 TEXTS = [
     "Room 7 is on the third floor.",
     "It costs €5.",
@@ -44,7 +48,27 @@ TEXTS = [
     "Yes.",
     "",
 ]
+ON_CTRANSLATE2 = "ctranslate2" in os.environ.get("SERVE_OPTIONS", "")
+REFUSED = re.compile(rb'"signature_name": "(score|explain)"')
+# TensorFlow Serving shows the last one, too.
+SIGNATURES = {"serving_default", "n_best"}
+if not ON_CTRANSLATE2:
+    SIGNATURES |= {"score", "explain", "__saved_model_init_op"}
 SERVED = [row for row in ROWS if row.served]
+
+
+@pytest.fixture(scope="module")
+def exported(run, exported, tmp_path_factory):
+    if not ON_CTRANSLATE2:
+        return exported
+    path = tmp_path_factory.mktemp("engines") / "small" / "1"
+    return ctranslate2.export(run, path)
+
+
+def weights_of(path):
+    """Returns the file of an export's weights."""
+    (file,) = [*path.glob("model.bin"), *path.glob("variables/*.data*")]
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +100,9 @@ def test_the_table_of_requests_holds_by_http(server, row):
     if not path.isascii() or set(path) & set(" \r\n\0"):
         path = path.encode("latin-1", "replace").decode("latin-1")
     status, _, body = server.request(method, path, row.body, headers)
+    if ON_CTRANSLATE2 and REFUSED.search(row.body):
+        print(row.body.decode(), body.decode())
+        row = row._replace(status=400, answer=None)
     check_answer(row, status, body)
 
 
@@ -124,10 +151,7 @@ def test_the_official_grpc_stubs(server, expected):
         signatures = get_model_metadata_pb2.SignatureDefMap()
         answer = stub.GetModelMetadata(metadata, timeout=60)
         assert answer.metadata["signature_def"].Unpack(signatures)
-        assert set(signatures.signature_def) == {
-            *("serving_default", "n_best", "score", "explain"),
-            "__saved_model_init_op",  # TensorFlow Serving shows it, too
-        }
+        assert set(signatures.signature_def) == SIGNATURES
 
         status = get_model_status_pb2.GetModelStatusRequest()
         status.model_spec.name = "demo"
@@ -356,11 +380,12 @@ def test_versions_change_under_load(server, folder, expected):
         # Half of a version, and one with a damaged file, are passed over.
         half = folder / "3"
         half.mkdir()
-        shutil.copy(folder / "1" / "saved_model.pb", half)
+        (name,) = {*MODEL_FILES.values()} & {*os.listdir(folder / "1")}
+        shutil.copy(folder / "1" / name, half)
         wait_until(lambda: versions(server).get(3) == "END")
         damaged = folder / "4"
         shutil.copytree(folder / "1", folder / ".4")
-        (file,) = (folder / ".4" / "variables").glob("*.data*")
+        file = weights_of(folder / ".4")
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
@@ -400,7 +425,7 @@ def test_a_process_that_cannot_be_started_again_is_not_ready(
     folder = tmp_path / "demo"
     shutil.copytree(exported, folder / "1")
     server = Server(folder, tmp_path / "log.txt", "--timeout", "1")
-    (file,) = (folder / "1" / "variables").glob("*.data*")
+    file = weights_of(folder / "1")
     data = file.read_bytes()
     file.write_bytes(data[:-1])
     (worker,) = server.workers()

@@ -16,9 +16,11 @@ import threading
 import time
 
 import pytest
-import tensorflow as tf
 
 from keras_transformer.export.saved_translator import SavedTranslator
+from keras_transformer.integrations.ctranslate2_engine import (
+    CTranslate2Translator,
+)
 
 # Command lines of the processes of both engines.
 COMPUTES = re.compile("keras_transformer.serve.worker|ray::ServeReplica")
@@ -26,9 +28,9 @@ COMPUTES = re.compile("keras_transformer.serve.worker|ray::ServeReplica")
 
 def translations(exported, texts):
     """Returns the translation of each text, by the export itself."""
-    found = SavedTranslator(exported).translate(tf.constant(texts))
-    answers = [text.decode() for text in found["translation"].numpy()]
-    return dict(zip(texts, answers, strict=True))
+    is_saved_model = (exported / "saved_model.pb").exists()
+    kind = SavedTranslator if is_saved_model else CTranslate2Translator
+    return dict(zip(texts, kind(exported)(texts), strict=True))
 
 
 def make_certificate(folder, name):

@@ -227,7 +227,7 @@ def test_a_damaged_export_is_refused_before_the_pipeline(
     with pytest.raises(ValueError, match="Copy the export again") as found:
         translate_file(model, source, tmp_path / "y", OPTIONS)
     assert "while running" not in str(found.value)
-    with pytest.raises(ValueError, match="No SavedModel in"):
+    with pytest.raises(ValueError, match="No export in"):
         translate_file(tmp_path / "2", source, tmp_path / "y", OPTIONS)
     assert not list(tmp_path.glob(".*"))
 

@@ -24,7 +24,7 @@ from keras_transformer.inference.layer_translator import LayerTranslator
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.serve import worker
 from keras_transformer.serve.rest_json import read_predict_request
-from keras_transformer.serve.served_model import read_signatures
+from keras_transformer.serve.signatures import read_signatures
 from keras_transformer.training import callbacks, load_model
 from keras_transformer.training.new_run import start_run
 from keras_transformer.training.progress import Progress
@@ -271,7 +271,7 @@ def test_a_target_language_is_a_tag_in_the_text(run, exported):
             run.target_tokenizer,
             SearchSettings(),
         )
-        assert by_layers(tagged)["translation"] == texts
+        assert by_layers.translate(tagged)["translation"] == texts
         pieces = model.explain(LINES[0], language)["source_pieces"]
         assert pieces[0] == f">>{language}<<"
     assert not np.allclose(scores[0][:2], scores[1][:2])
@@ -288,7 +288,9 @@ def test_requests_over_both_protocols_have_a_target_language(exported):
         document = {"signature_name": "n_best", "inputs": body}
         request = read_predict_request(document, signatures)
         model = SavedTranslator(exported).loaded
-        kind, found = worker.answer(model.signatures, "n_best", request.inputs)
+        kind, found = worker.answer(
+            worker.functions_of(model.signatures), "n_best", request.inputs
+        )
         assert kind == "outputs", found
         answers.append(found)
     for name, value in answers[0].items():
@@ -310,7 +312,9 @@ def test_an_unknown_target_language_is_named(run, exported):
         "max_length": np.int32(9),
         "target_language": np.array(b"fr", object),
     }
-    kind, (code, text) = worker.answer(signatures, "n_best", inputs)
+    kind, (code, text) = worker.answer(
+        worker.functions_of(signatures), "n_best", inputs
+    )
     assert (kind, code) == ("error", "INVALID_ARGUMENT")
     assert "may be bt, de, en" in text
     assert "fr" in text

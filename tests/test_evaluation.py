@@ -301,7 +301,7 @@ def test_files_and_exports_are_checked_before_any_is_translated(
     pair = [one.format(corpus) for one in pair]
     for arguments, message in (
         ([exported, *pair, pair[0]], "Received: 2 and 1 files"),
-        ([exported, tmp_path / "none", *pair], "No SavedModel in .*none"),
+        ([exported, tmp_path / "none", *pair], "No export in .*none"),
     ):
         assert command.main(["evaluate", *map(str, arguments)]) == 1
         captured = capsys.readouterr()

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.inference import capitals
-from keras_transformer.inference.layer_translator import (
-    LayerTranslator,
+from keras_transformer.inference.layer_translator import LayerTranslator
+from keras_transformer.inference.line_translator import (
     as_sentence,
     is_in_capitals,
 )
@@ -125,9 +125,14 @@ def test_a_run_of_jax_resumes_bitwise_and_tensorflow_translates_alike(
     arguments = load_model(whole), *tokenizers, search
     texts = [sources[0], "", " \u200b", sources[0].upper(), f"{sources[0]} red"]
     expected = [targets[0], "", "", targets[0].upper(), targets[0]]
-    assert LayerTranslator(*arguments)(texts)["translation"] == expected
-    found = Translator(*arguments).translate(texts)["translation"].numpy()
-    assert [x.decode() for x in found] == expected
+    by_layers = LayerTranslator(*arguments).translate(texts)
+    assert by_layers["translation"] == expected
+    found = Translator(*arguments).translate(texts)
+    assert [x.decode() for x in found["translation"].numpy()] == expected
+    np.testing.assert_allclose(by_layers["score"], found["score"], atol=1e-4)
+    for name in ("truncated", "incomplete"):
+        assert by_layers[name] == found[name].numpy().tolist()
+    assert by_layers["truncated"] == [False] * 4 + [True]
 
 
 @pytest.mark.parametrize(

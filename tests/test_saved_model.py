@@ -604,7 +604,7 @@ def test_an_export_of_another_format_is_named(exported, tmp_path):
 
 
 def test_a_folder_without_a_saved_model_is_named(tmp_path):
-    with pytest.raises(ValueError, match="No SavedModel in"):
+    with pytest.raises(ValueError, match="No export in"):
         SavedTranslator(tmp_path)
 
 

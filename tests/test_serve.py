@@ -34,12 +34,13 @@ from keras_transformer.serve.model_config import (
 from keras_transformer.serve.model_registry import ModelRegistry
 from keras_transformer.serve.served_model import ServedModel
 from keras_transformer.serve.settings import ServeSettings
+from keras_transformer.serve.signatures import read_signatures
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "No SavedModel in"),
+        (["nothing"], "No export in"),
         ([], "either MODEL or --config"),
         (["--config", "missing.txt"], "missing.txt"),
         (["--ray-replicas", "2", "."], "`--ray-replicas` needs `--engine ray`"),
@@ -210,6 +211,7 @@ class FakeEngine:
 
 def with_version(exported, engine, use, metrics=None, **settings):
     """Runs the coroutine function `use` with a version that has the engine."""
+    engine.signatures = read_signatures(exported)
 
     async def run():
         version = ServedModel(
@@ -601,7 +603,7 @@ class FakeProcess:
 def test_a_process_is_started_again_while_no_request_comes(monkeypatch):
     processes, errors = [], []
 
-    async def start(path, threads):
+    async def start(path, threads, loader):
         if errors:
             raise errors.pop()
         processes.append(FakeProcess())
@@ -610,7 +612,9 @@ def test_a_process_is_started_again_while_no_request_comes(monkeypatch):
     monkeypatch.setattr(engine_module.ModelProcess, "start", start)
 
     async def use():
-        engine = await engine_module.LocalEngine.start("demo/1", 1)
+        engine = await engine_module.LocalEngine.start(
+            "demo/1", 1, read=lambda path: {}
+        )
         processes[0].ended.set()
         await asyncio.sleep(0.01)
         assert (len(processes), engine.is_running) == (2, True)
@@ -629,7 +633,9 @@ def test_errors_of_a_graph_do_not_speak_of_python(exported):
     inputs = {"text": np.array([b"a"], object), "beam_size": np.int32(1000)}
     inputs |= {"alpha": np.float32(0.6), "max_length": np.int32(9)}
     signatures = tf.saved_model.load(str(exported)).signatures
-    kind, (code, text) = worker.answer(signatures, "n_best", inputs)
+    kind, (code, text) = worker.answer(
+        worker.functions_of(signatures), "n_best", inputs
+    )
     assert (kind, code) == ("error", "INVALID_ARGUMENT")
     expected = (
         r"assertion failed: \[`beam_size` must be at least 1, at most \d+\.\] "

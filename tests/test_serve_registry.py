@@ -199,7 +199,7 @@ def test_a_version_that_is_not_there_is_named_once(
 def test_a_folder_that_is_no_version_is_not_served_as_one(tmp_path, name):
     make_versions(tmp_path, 1, 3)
     (tmp_path / "1").rename(tmp_path / name)
-    with pytest.raises(ValueError, match=f"No SavedModel in .*{name}'"):
+    with pytest.raises(ValueError, match=f"No export in .*{name}'"):
         config_of_path(tmp_path / name)
 
 

@@ -288,6 +288,11 @@ def _add_translate(line):
         "blank; for exports made with --control",
     )
     sub.add_argument(
+        "--engine",
+        choices=[*integrated("TRANSLATORS")],
+        help="what computes, for exports of its format (default: TensorFlow)",
+    )
+    sub.add_argument(
         "--alignment",
         metavar="FILE",
         help="also write which words belong together, a line each: 0-0 2-1 if "
@@ -333,11 +338,13 @@ def _add_serve(line):
     sub.add_argument(
         "--engine",
         choices=[LOCAL, *engines],
-        help="what computes: a process of this machine for each version, or "
-        "replicas of Ray Serve (default: local)",
+        help="what computes: a process of this machine for each version "
+        "(local, the default), replicas of Ray Serve, or CTranslate2, for "
+        "exports of its format",
     )
     for settings, _ in engines.values():
-        add_options(sub, load(settings))
+        if settings is not None:
+            add_options(sub, load(settings))
 
 
 def _add_evaluate(line):

@@ -160,7 +160,7 @@ def translate(given: dict[str, Any]) -> None:
     from keras_transformer.inference.lines import translate_lines
 
     if "explain" in given:
-        refuse(given, STREAM_OPTIONS, "--explain")
+        refuse(given, STREAM_OPTIONS | {"engine"}, "--explain")
         model = _exported(given["path"])
         attention = given.get("attention", "decoder")
         language = given.get("target_language")
@@ -177,9 +177,16 @@ def translate(given: dict[str, Any]) -> None:
     if "document" in given:
         refuse(given, {"alignment", "prefix_file"}, "--document")
     batch_size = given.get("batch_size", BATCH_SIZE)
-    workers = _workers(batch_size)
-    model = _exported(given["path"])
-    function = _function(model, given)
+    if "engine" in given:
+        names = {"alignment", "markup", "prefix_file"}
+        refuse(given, names, f"--engine {given['engine']}")
+        workers = min(hardware.cores(), max(batch_size // LINES_PER_THREAD, 1))
+        model = load(integrated("TRANSLATORS")[given["engine"]])(given["path"])
+        function = _function(model, given)
+    else:
+        workers = _workers(batch_size)
+        model = _exported(given["path"])
+        function = _function(model, given)
     if "markup" in given:
         from keras_transformer.cli.markup import translate_with_markup
 

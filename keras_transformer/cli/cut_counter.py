@@ -30,10 +30,12 @@ class CutCounter:
 
     def __call__(self, text: Any) -> dict[str, Any]:
         """Returns what the function returns."""
+        import numpy as np  # not while the command reads its arguments
+
         found = self.translate(text)
         for name, counts in self._counts.items():
             if name in found:
-                counts.append(int(found[name].numpy().sum()))
+                counts.append(int(np.sum(found[name])))
         return found
 
     def totals(self) -> dict[str, int]:

@@ -21,8 +21,13 @@ def serve(given: dict[str, Any]) -> None:
     configs = _configs(given)
     running: Any = contextlib.nullcontext(LocalEngine.start)
     if engine != LOCAL:
-        engine_settings, run = map(load, integrated("ENGINES")[engine])
-        running = run(engine_settings(**settings_of(engine_settings, given)))
+        reference, run = integrated("ENGINES")[engine]
+        arguments = []
+        if reference is not None:
+            engine_settings = load(reference)
+            fields = settings_of(engine_settings, given)
+            arguments.append(engine_settings(**fields))
+        running = load(run)(*arguments)
     with running as start_engine:
         serve(configs, settings, start_engine)
 
@@ -50,7 +55,7 @@ def _configs(given):
 def _check_options_of_engines(given, engine):
     """Raises a `ValueError` for an option of an engine that is not used."""
     for name, (engine_settings, _) in integrated("ENGINES").items():
-        if name == engine:
+        if name == engine or engine_settings is None:
             continue
         for field in options_of(load(engine_settings)):
             if field.name in given:

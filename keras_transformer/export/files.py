@@ -8,6 +8,8 @@ import re
 from typing import Any
 
 METADATA = "keras_transformer.json"
+# The model of an export, by what computes with it.
+MODEL_FILES = {"tensorflow": "saved_model.pb", "ctranslate2": "model.bin"}
 FORMAT = 5  # of the metadata and the signatures
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads them
 SUM = re.compile(r"(?m)^([0-9a-f]{64})  (.+)$")
@@ -25,24 +27,40 @@ def write_sums(folder: str | os.PathLike) -> None:
     )
 
 
-def check_export(path: str | os.PathLike) -> dict[str, Any]:
+def check_export(
+    path: str | os.PathLike, engine: str = "tensorflow"
+) -> dict[str, Any]:
     """Checks the files of an export without loading it.
+
+    Args:
+        path: folder of the export.
+        engine: name of what is to compute with it, one of `MODEL_FILES`.
+            Defaults to "tensorflow".
 
     Returns:
         Its metadata.
 
     Raises:
-        ValueError: if no export is there, if it is damaged, or if it has
-            another format.
+        ValueError: if no export is there, if it is damaged, if it has another
+            format, or if it is for another engine.
     """
-    if not pathlib.Path(path, "saved_model.pb").is_file():
+    path = pathlib.Path(path)
+    found = [x for x, file in MODEL_FILES.items() if (path / file).is_file()]
+    if not found:
         raise ValueError(
-            f"No SavedModel in {str(path)!r}. Expected a folder that "
+            f"No export in {str(path)!r}. Expected a folder that "
             "`keras-transformer export` wrote, such as saved_models/NAME/1."
         )
-    check_readable(path)
+    if engine not in found:
+        raise ValueError(
+            f"The engine {engine} computes exports of its own. Received: "
+            f"{str(path)!r}, which is for {found[0]}. Choose another engine "
+            "with `--engine`, or export the run with another `--format`."
+        )
+    if engine == "tensorflow":
+        check_readable(path)
     check_intact(path)
-    file = pathlib.Path(path, METADATA)
+    file = path / METADATA
     metadata = json.loads(file.read_text()) if file.exists() else {}
     if metadata.get("format") != FORMAT:
         raise ValueError(
@@ -53,7 +71,7 @@ def check_export(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def versions_in(folder: pathlib.Path) -> list[int]:
-    """Returns the numbers of the version folders that hold a SavedModel.
+    """Returns the numbers of the version folders that hold a model.
 
     Numbers have 63 bits, as in the protocols.
     """
@@ -64,7 +82,7 @@ def versions_in(folder: pathlib.Path) -> list[int]:
     return [
         int(name)
         for name in names
-        if is_version(name) and _has_model(folder / name)
+        if is_version(name) and has_model(folder / name)
     ]
 
 
@@ -74,10 +92,10 @@ def is_version(name: str) -> bool:
     return is_number and str(int(name)) == name and int(name) < 2**63
 
 
-def _has_model(folder):
-    """Returns whether a folder has a SavedModel, as far as can be seen."""
+def has_model(folder: pathlib.Path) -> bool:
+    """Returns whether a folder has a model, as far as can be seen."""
     try:
-        return (folder / "saved_model.pb").is_file()
+        return any((folder / x).is_file() for x in MODEL_FILES.values())
     except OSError:  # loading the version will say why
         return True
 
@@ -86,7 +104,7 @@ def newest_version(path: str | os.PathLike) -> pathlib.Path:
     """Returns the folder of an export: `path` itself, or the newest of the
     versions in it."""
     path = pathlib.Path(path)
-    versions = [] if _has_model(path) else versions_in(path)
+    versions = [] if has_model(path) else versions_in(path)
     return path / str(max(versions)) if versions else path
 
 
@@ -108,7 +126,7 @@ def check_intact(path: str | os.PathLike):
     written = "".join(
         f"{expected}  {name}\n" for name, expected in sums.items()
     )
-    missing = sorted(_read_by_tensorflow(path) - sums.keys())
+    missing = sorted(_needed_files(path) - sums.keys())
     if missing or (path / SUMS).read_text("utf-8", "replace") != written:
         reason = f"{missing[0]} is not in it" if missing else "other lines"
         raise ValueError(
@@ -124,9 +142,11 @@ def check_intact(path: str | os.PathLike):
             )
 
 
-def _read_by_tensorflow(path):
+def _needed_files(path):
     """Returns the names of an export's files without which nothing is read."""
-    files = [path / "saved_model.pb", path / METADATA]
+    files = [path / METADATA]
+    files += [path / x for x in MODEL_FILES.values() if (path / x).is_file()]
+    files += [*path.glob("*.model"), *path.glob("*vocabulary.json")]
     for folder in ("variables", "assets"):
         files += [p for p in (path / folder).rglob("*") if p.is_file()]
     return {file.relative_to(path).as_posix() for file in files}

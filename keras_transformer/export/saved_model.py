@@ -32,7 +32,6 @@ for the tokenizer's operations, `import tensorflow_text`; nothing of this
 package.
 """
 
-import dataclasses
 import inspect
 import json
 import os
@@ -43,12 +42,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the tokenizer's operations
 
-import keras_transformer
 from keras_transformer import hardware
 from keras_transformer.atomic_files import folder_aside
 from keras_transformer.export import tensorflow_serving as serving
+from keras_transformer.export.description import description
 from keras_transformer.export.files import (
-    FORMAT,
     METADATA,
     check_readable,
     write_sums,
@@ -58,7 +56,6 @@ from keras_transformer.inference.int8_weights import Int8Initializer
 from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.inference.shortlist import Shortlist, ShortlistDecoding
 from keras_transformer.inference.translator import Translator, best_of
-from keras_transformer.training import checkpoints
 from keras_transformer.training.draft_head import train_draft_head
 from keras_transformer.training.model_card import MODEL_CARD, write_model_card
 from keras_transformer.training.models import digest, load_model
@@ -167,21 +164,13 @@ def export(
     with folder_aside(path) as aside:
         write(translator, aside, dtype, control)
         serving.check_operations(aside)
-        metadata = {
-            "format": FORMAT,
-            "keras_transformer": keras_transformer.__version__,
-            "signature": description(run, 1 + len(ensemble)),
-            "source": run.recipe.source,
-            "target": run.recipe.target,
-            "weights": digest(model),
+        metadata = description(
+            run, model, settings, dtype, models=1 + len(ensemble)
+        )
+        metadata |= {
             "ensemble": [digest(x) for x in getattr(decoding, "others", ())],
-            "dtype": dtype,
-            "search": dataclasses.asdict(settings),
             "shortlist": shortlist,
             "draft_tokens": draft_tokens,
-            "max_pieces": translator.max_pieces,
-            "max_length": translator.max_length,
-            "tags": run.source_tokenizer.tag_names,
         }
         (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
         serving.write_extras(
@@ -356,51 +345,6 @@ def _with_defaults(method, inputs, defaults):
     return tf.function(
         function, input_signature=[*inputs, *options], autograph=False
     )
-
-
-def description(run: Run, models: int = 1) -> str:
-    """Returns a line that says what a model is, as sacreBLEU's signatures do
-    for scores; of an ensemble, what the first of its models is."""
-    config, recipe = run.config, run.recipe
-    fields = {
-        **({"ensemble": models} if models > 1 else {}),
-        "layers": _depth(config),
-        "d_model": config.d_model,
-        "d_ff": config.d_ff,
-        "heads": config.num_heads,
-        "norm": "pre" if config.norm_first else "post",
-        "positions": config.positions,
-        "tied": _tied(config),
-        "dropout": config.dropout_rate,
-        # An imported run does not know it.
-        "smooth": recipe.label_smoothing if recipe.corpus else "unknown",
-        "vocab": f"{run.target_tokenizer.kind}-{config.vocab_size}",
-        "languages": f"{recipe.source}-{recipe.target}",
-        "val_bleu": _validation_bleu(run),
-        "version": keras_transformer.__version__,
-    }
-    return "|".join(f"{name}:{value}" for name, value in fields.items())
-
-
-def _tied(config):
-    """Says which of embeddings and projection are one matrix."""
-    if config.tie_projection:
-        return "yes" if config.shared_vocabulary else "target"
-    return "embeddings" if config.shared_vocabulary else "no"
-
-
-def _depth(config):
-    """Returns the number of layers, such as "6", or "12+1" if it differs."""
-    depths = config.encoder_depth, config.decoder_depth
-    return "+".join(map(str, dict.fromkeys(depths)))
-
-
-def _validation_bleu(run):
-    """Returns the chosen weights' BLEU on the validation split."""
-    if not run.weights.exists():
-        return "unknown"
-    bleu = checkpoints.read_metadata(run.weights)["val_bleu"]
-    return "unknown" if bleu is None else bleu
 
 
 def _some_text(tokenizer):

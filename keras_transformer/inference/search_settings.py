@@ -145,6 +145,25 @@ class SearchSettings:
         expected = f"at most {self.max_beam_size}"
         check_field(self, "beam_size", is_possible, expected)
 
+    def penalty(self, length: int) -> float:
+        """Returns the length penalty of a number of word pieces."""
+        is_power = self.length_penalty == "power"
+        return (length if is_power else (5 + length) / 6) ** self.alpha
+
+    def longest(self, positions: int | None = None) -> tuple[int, int]:
+        """Returns the maximum numbers of word pieces of a source and of a
+        translation, end tokens included.
+
+        Args:
+            positions: number of learned positions of the model. Defaults to
+                `None`: it takes any number.
+        """
+        source = self.max_source_length + 1
+        source = min(source, positions or source)
+        target = source + self.extra_length
+        target = min(target, self.max_length or target, positions or target)
+        return source, target
+
     @property
     def rules(self) -> dict[str, Any]:
         """Arguments of a search that say what a translation must be like; none

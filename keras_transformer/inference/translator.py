@@ -434,8 +434,8 @@ class Translator:
         lengths = tf.math.count_nonzero(source, axis=1, dtype=tf.int32)
         max_lengths = lengths + self.settings.extra_length
         max_lengths = tf.minimum(max_lengths, max_length)
-        if self.model.config.positions == "learned":
-            max_lengths = tf.minimum(max_lengths, self.model.config.max_length)
+        if self._positions is not None:
+            max_lengths = tf.minimum(max_lengths, self._positions)
         return max_lengths
 
     def _is_incomplete(self, source, ids, max_length):
@@ -454,14 +454,18 @@ class Translator:
     @property
     def max_pieces(self) -> int:
         """Returns the maximum number of pieces of a source, its end apart."""
-        return self._at_most_positions(self.settings.max_source_length + 1) - 1
+        return self.settings.longest(self._positions)[0] - 1
 
     @property
     def max_length(self) -> int:
         """Returns the maximum length of a translation, end token included."""
-        longest = self.max_pieces + 1 + self.settings.extra_length
-        longest = min(longest, self.settings.max_length or longest)
-        return self._at_most_positions(longest)
+        return self.settings.longest(self._positions)[1]
+
+    @property
+    def _positions(self):
+        """Returns the number of learned positions, or `None`."""
+        config = self.model.config
+        return config.max_length if config.positions == "learned" else None
 
     def _weights(self, dtype="float32"):
         allow_unknown = self.settings.allow_unknown
@@ -559,13 +563,6 @@ class Translator:
         """Returns which texts have no word piece but the end token."""
         is_blank = self._source_pieces.is_blank(text)
         return is_blank | (pieces.row_lengths() <= 1)
-
-    def _at_most_positions(self, length):
-        """Returns the length, or the number of learned positions if smaller."""
-        config = self.model.config
-        if config.positions == "learned":
-            return min(length, config.max_length)
-        return length
 
 
 def best_of(found: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -12,8 +12,11 @@ tables below, whose functions "module:name" are imported when they are needed:
   command refuses the others.
 - engines of the server: a dataclass of settings, whose fields are options of
   `serve`, and a function of such settings that returns a context manager of the
-  `start_engine` of `keras_transformer.serve.server.serve`. Their module is
-  imported before the command reads its arguments, too.
+  `start_engine` of `keras_transformer.serve.server.serve`. The module of the
+  settings is imported before the command reads its arguments, too. An engine
+  without settings has `None`, and its function no argument.
+- translators of `translate --engine`: a class that takes a folder, with the
+  methods and attributes of `SavedTranslator` that the command uses for text.
 """
 
 COMMANDS = (
@@ -24,11 +27,19 @@ EXPORT_FORMATS = {
     "ctranslate2": "keras_transformer.integrations.ctranslate2:export",
     "marian": "keras_transformer.integrations.marian.exporter:export",
 }
-ENGINES = {
+ENGINES: dict[str, tuple[str | None, str]] = {
     "ray": (
         "keras_transformer.integrations.ray:RaySettings",
         "keras_transformer.integrations.ray:running_ray",
     ),
+    "ctranslate2": (
+        None,
+        "keras_transformer.integrations.ctranslate2_engine:running_ctranslate2",
+    ),
+}
+TRANSLATORS = {
+    "ctranslate2": "keras_transformer.integrations.ctranslate2_engine:"
+    "CTranslate2Translator",
 }
 # The extra that brings a package.
 EXTRAS = {

@@ -19,6 +19,7 @@ STREAM_OPTIONS = {
     "batch_size",
     "beam_size",
     "document",
+    "engine",
     "explain",
     "language",
     "markup",

@@ -12,9 +12,11 @@ A tag of the target language, such as `>>fra<<`, is a piece of its own before
 those of the other text: `[tag, *source.encode(text, out_type=str)]`.
 
 The end token of the source is added by the engine. Its length penalty is n^α
-for a length of n, another one than ours: values of α are not portable.
+for a length of n, another one than ours: values of α are not portable. A
+`CTranslate2Translator` gives the engine none, and applies ours.
 """
 
+import json
 import os
 import pathlib
 
@@ -23,7 +25,10 @@ import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
 from keras_transformer.atomic_files import check_is_new, folder_aside
+from keras_transformer.export.description import description
+from keras_transformer.export.files import METADATA, write_sums
 from keras_transformer.ids import END, START, UNKNOWN
+from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.layers import positional_encoding
 from keras_transformer.layers.embeddings import SINUSOIDAL
 from keras_transformer.layers.normalization import RMSNormalization
@@ -45,18 +50,20 @@ def export(
     path: str | os.PathLike,
     dtype: str = "float32",
     positions: int | None = None,
+    settings: SearchSettings | None = None,
 ) -> pathlib.Path:
     """Exports a run's chosen weights as a model of CTranslate2.
 
     Args:
         run: an open `Run` with at least one checkpoint.
-        path: the new folder.
+        path: the new folder, for the server `NAME/VERSION`.
         dtype: dtype of the matrices: "float32" (default), "bfloat16",
             "float16", "int16" or "int8".
         positions: the longest source or target, in word pieces, that the
             engine will take. Defaults to `None`, 1024 or what the run's search
             takes if that is more. A model with learned positions has its own
             limit.
+        settings: settings of the search. Defaults to the run's.
 
     Returns:
         The path of the new folder.
@@ -73,10 +80,11 @@ def export(
             f"`dtype` must be one of {', '.join(DTYPES)} for CTranslate2. "
             f"Received: dtype={dtype!r}"
         )
+    settings = settings or run.search
     if positions is None:
-        longest = run.search.max_source_length + 1 + run.search.extra_length
-        positions = max(1024, longest)
-    spec = specification(load_model(run), positions)
+        positions = max(1024, *settings.longest())
+    model = load_model(run)
+    spec = specification(model, positions)
     for register, tokenizer in (
         (spec.register_source_vocabulary, run.source_tokenizer),
         (spec.register_target_vocabulary, run.target_tokenizer),
@@ -92,7 +100,10 @@ def export(
         spec.save(str(aside))
         (aside / "source.model").write_bytes(run.source_tokenizer.model)
         (aside / "target.model").write_bytes(run.target_tokenizer.model)
+        metadata = description(run, model, settings, dtype, positions)
+        (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
         write_model_card(run, aside / MODEL_CARD)
+        write_sums(aside)
     return path
 
 

@@ -142,8 +142,15 @@ class RayEngine:
     Use `await RayEngine.start(...)`, while Ray runs.
     """
 
-    def __init__(self, name: str, handle: Any, slots: int):
+    def __init__(
+        self,
+        name: str,
+        handle: Any,
+        slots: int,
+        signatures: Mapping[str, Any],
+    ):
         self.slots = slots
+        self.signatures = signatures
         self.is_running = True  # Ray starts replicas again
         self._name = name
         self._handle = handle
@@ -170,6 +177,8 @@ class RayEngine:
         """
         from ray import serve
 
+        from keras_transformer.serve.signatures import read_signatures
+
         settings = settings or RaySettings()
         threads = threads or settings.ray_cpus
         path = pathlib.Path(os.path.abspath(path))
@@ -193,7 +202,8 @@ class RayEngine:
             raise
         # Batches beyond the replicas of the moment wait in Ray, which takes
         # their number as a reason to add replicas.
-        return cls(name, handle, threads * settings.most_replicas)
+        slots = threads * settings.most_replicas
+        return cls(name, handle, slots, read_signatures(path))
 
     async def compute(
         self, signature_name: str, inputs: Mapping[str, Any]
@@ -224,7 +234,7 @@ class Replica:
         from keras_transformer.serve import worker
 
         try:
-            self._signatures = worker.load(path)
+            self._functions = worker.load(path, threads)
         except Exception as error:
             raise ValueError(LOADING_FAILED + json.dumps(f"{error}")) from None
         self._answer = worker.answer
@@ -235,7 +245,7 @@ class Replica:
     ) -> tuple[str, Any]:
         """Computes a signature, see `worker.answer`."""
         return await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._answer, self._signatures, name, inputs
+            self._threads, self._answer, self._functions, name, inputs
         )
 
 

@@ -9,14 +9,15 @@ of a folder and a number of threads that returns one, for
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from keras_transformer import hardware
 from keras_transformer.serve.errors import ProcessEndedError
 from keras_transformer.serve.model_process import ModelProcess
+from keras_transformer.serve.signatures import read_signatures
 
 # Seconds between two attempts to start a process: they double.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
@@ -29,10 +30,12 @@ class Engine(Protocol):
     Attributes:
         slots: number of batches that are computed side by side.
         is_running: `False` while what computes cannot be started again.
+        signatures: `SignatureDef` messages by name.
     """
 
     slots: int
     is_running: bool
+    signatures: Mapping[str, Any]
 
     async def compute(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
@@ -57,18 +60,29 @@ class LocalEngine:
     """
 
     def __init__(
-        self, path: str | os.PathLike, threads: int, process: ModelProcess
+        self,
+        path: str | os.PathLike,
+        threads: int,
+        process: ModelProcess,
+        signatures: Mapping[str, Any],
+        loader: str | None = None,
     ):
         self.slots = threads
         self.is_running = True
+        self.signatures = signatures
         self._path = path
         self._process = process
+        self._loader = loader
         self._restarting = asyncio.Lock()
         self._watching = asyncio.create_task(self._watch())
 
     @classmethod
     async def start(
-        cls, path: str | os.PathLike, threads: int | None = None
+        cls,
+        path: str | os.PathLike,
+        threads: int | None = None,
+        loader: str | None = None,
+        read: Callable[[str | os.PathLike], dict[str, Any]] = read_signatures,
     ) -> "LocalEngine":
         """Starts the process and waits until it is ready.
 
@@ -76,13 +90,18 @@ class LocalEngine:
             path: folder of the export, `NAME/VERSION`.
             threads: number of batches that are computed side by side.
                 Defaults to `None`, the number of cores.
+            loader: as for `ModelProcess.start`. Defaults to `None`: it loads a
+                SavedModel.
+            read: function of the folder that returns the `SignatureDef`
+                messages by name. Defaults to those of a SavedModel.
 
         Raises:
             ValueError: if the export cannot be loaded.
             ProcessEndedError: if the process ends before it is ready.
         """
         threads = threads or hardware.cores()
-        return cls(path, threads, await ModelProcess.start(path, threads))
+        process = await ModelProcess.start(path, threads, loader)
+        return cls(path, threads, process, read(path), loader)
 
     async def compute(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
@@ -114,7 +133,9 @@ class LocalEngine:
         )
         while True:
             try:
-                self._process = await ModelProcess.start(self._path, self.slots)
+                self._process = await ModelProcess.start(
+                    self._path, self.slots, self._loader
+                )
                 self.is_running = True
                 return
             except (ValueError, ProcessEndedError, OSError) as error:

@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.export.files import is_version, versions_in
+from keras_transformer.export.files import (
+    has_model,
+    is_version,
+    versions_in,
+)
 from keras_transformer.serve.access import read_text
 from keras_transformer.validation import shown
 
@@ -68,11 +72,11 @@ def config_of_path(path: str | os.PathLike) -> ModelConfig:
     """
     path = pathlib.Path(os.path.abspath(path))
     versions: tuple[int, ...] = ()
-    if (path / "saved_model.pb").is_file() and is_version(path.name):
+    if is_version(path.name) and has_model(path):
         path, versions = path.parent, (int(path.name),)
     if not versions_in(path):
         raise ValueError(
-            f"No SavedModel in {str(path)!r}. Expected a folder that "
+            f"No export in {str(path)!r}. Expected a folder that "
             "`keras-transformer export` wrote, such as saved_models/NAME with "
             "a folder for each version, or saved_models/NAME/1."
         )

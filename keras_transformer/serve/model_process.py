@@ -41,13 +41,18 @@ class ModelProcess:
 
     @classmethod
     async def start(
-        cls, path: str | os.PathLike, threads: int
+        cls,
+        path: str | os.PathLike,
+        threads: int,
+        loader: str | None = None,
     ) -> "ModelProcess":
         """Starts a process and waits until it has loaded and warmed up.
 
         Args:
             path: folder of the export, `NAME/VERSION`.
             threads: number of threads that compute.
+            loader: "module:name" of a function such as `worker.load`, which is
+                the default.
 
         Raises:
             ValueError: if the export cannot be loaded.
@@ -62,6 +67,7 @@ class ModelProcess:
                 str(theirs.fileno()),
                 str(path),
                 str(threads),
+                *([loader] if loader else []),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.export.files import METADATA
 from keras_transformer.serve.batching import (
@@ -68,7 +67,7 @@ class ServedModel:
         path = pathlib.Path(path)
         self.name = name
         self.number = int(path.name)
-        self.signatures: Mapping[str, Any] = read_signatures(path)
+        self.signatures: Mapping[str, Any] = engine.signatures
         self.metadata: Mapping[str, Any] = json.loads(
             (path / METADATA).read_text()
         )
@@ -290,13 +289,6 @@ class ServedModel:
         )
         self._queue.put([item for item in batch if item.tries < MOST_TRIES])
         self._arrived.set()
-
-
-def read_signatures(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the `SignatureDef` messages of a SavedModel, by name."""
-    data = (path / "saved_model.pb").read_bytes()
-    graphs = saved_model_pb2.SavedModel.FromString(data).meta_graphs
-    return dict(graphs[0].signature_def)
 
 
 def _rows(inputs):

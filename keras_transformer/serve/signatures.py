@@ -3,16 +3,26 @@
 A signature is TensorFlow's `SignatureDef` message. An input may have a default.
 """
 
+import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2
 
 from keras_transformer.serve.errors import ServingError, invalid, quoted
 
 DEFAULT = "serving_default"
+
+
+def read_signatures(path: str | os.PathLike) -> dict[str, Any]:
+    """Returns the `SignatureDef` messages of a SavedModel, by name."""
+    data = pathlib.Path(path, "saved_model.pb").read_bytes()
+    graphs = saved_model_pb2.SavedModel.FromString(data).meta_graphs
+    return dict(graphs[0].signature_def)
 
 
 def find_signature(signatures: Mapping[str, Any], name: str) -> Any:

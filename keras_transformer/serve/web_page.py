@@ -78,6 +78,7 @@ def _models(models):
                     "max_length": served.metadata["max_length"],
                     "max_pieces": served.metadata["max_pieces"],
                     "has_control": "control" in served.signatures,
+                    "has_explain": "explain" in served.signatures,
                     **{
                         key: served.search[key]
                         for key in (

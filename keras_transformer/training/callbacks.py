@@ -133,7 +133,7 @@ def make_translate(
         return Translator(*arguments).compiled()
     from keras_transformer.inference.layer_translator import LayerTranslator
 
-    return LayerTranslator(*arguments)
+    return LayerTranslator(*arguments).translate
 
 
 def make_scorer(

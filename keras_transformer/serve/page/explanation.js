@@ -20,7 +20,7 @@ export const explainSoon = afterPause(explain, EXPLAIN_PAUSE);
 
 async function explain() {
   const sentence = state.parts.sentences[state.focus];
-  if (!sentence) {
+  if (!sentence || !state.model.has_explain) {
     page.attention.hidden = true;
     return;
   }
