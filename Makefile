@@ -84,6 +84,8 @@ test-page: .venv/page $(TESTED_MODEL)  ## the server's page, in a browser
 test-serve: .venv/dev  ## the server as a process, under load
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/serve_checks.py \
 	    tests/hostile_checks.py
+	SERVE_OPTIONS="--engine ctranslate2" $(BIN)/python -m pytest -n 2 \
+	    --dist worksteal tests/serve_checks.py
 
 test-hostile: .venv/dev $(TESTED_MODEL)  ## bad clients; 20 minutes, nothing beside it
 	MODEL=$(TESTED_MODEL) REQUESTS=2000 SOAK_SECONDS=600 \

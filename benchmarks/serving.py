@@ -1,8 +1,8 @@
 """Loads a server with requests of mixed lengths, and checks every answer.
 
-    python benchmarks/serving.py MODEL [--beside ray | arrival]
-        [--seconds 150] [--concurrency 1 8 32 128] [--rounds 3]
-        [--serve-options …]
+    python benchmarks/serving.py MODEL
+        [--beside ray | arrival | ctranslate2:FOLDER] [--seconds 150]
+        [--concurrency 1 8 32 128] [--rounds 3] [--serve-options …]
 
 MODEL is an export such as saved_models/demo. Starts `keras-transformer serve`,
 sends requests of one text each, and prints a table: for each number of clients
@@ -17,7 +17,8 @@ lines are translated in requests of 100 by 16 clients, in turns with
 `keras-transformer translate`.
 
 With `--beside` there are two servers, which take turns: the second one computes
-in a replica of Ray for each core, or makes batches of texts as they arrive.
+in a replica of Ray for each core, makes batches of texts as they arrive, or
+serves the run's export for CTranslate2 in FOLDER.
 """
 
 import argparse
@@ -80,6 +81,7 @@ class Server:
     """`keras-transformer serve` in a process, at free ports."""
 
     def __init__(self, model, options=()):
+        self.name = model.name
         command = [*COMMAND, "serve", str(model), "--port", "0"]
         command += ["--grpc-port", "0", "--no-access-log", *options]
         # A file, since nobody would read a pipe.
@@ -122,8 +124,8 @@ def descendants(pid):
 class Client:
     """One connection that makes a request after the other."""
 
-    def __init__(self, server, name):
-        self.server, self.name = server, name
+    def __init__(self, server):
+        self.server = server
         self.reader = self.writer = None
 
     async def post(self, *texts):
@@ -133,8 +135,9 @@ class Client:
                 self.server.host, self.server.port
             )
         body = json.dumps({"instances": texts}).encode()
+        name = self.server.name
         self.writer.write(
-            f"POST /v1/models/{self.name}:predict HTTP/1.1\r\nHost: x\r\n"
+            f"POST /v1/models/{name}:predict HTTP/1.1\r\nHost: x\r\n"
             f"Content-Length: {len(body)}\r\n\r\n".encode()
             + body
         )
@@ -149,7 +152,7 @@ class Client:
         return status, json.loads(await self.reader.readexactly(length))
 
 
-async def load(server, name, pairs, concurrency, seconds):
+async def load(server, pairs, concurrency, seconds):
     """Loads the server; returns latencies and counts."""
     found = {"short": [], "long": [], "counts": collections.Counter()}
     end = time.monotonic() + seconds
@@ -168,7 +171,7 @@ async def load(server, name, pairs, concurrency, seconds):
         found["memory"] = server.memory()
 
     async def client():
-        connection = Client(server, name)
+        connection = Client(server)
         while time.monotonic() < end:
             text, expected = next_pair()
             began = time.monotonic()
@@ -206,14 +209,14 @@ def check(answer, expected, pairs):
         sys.exit(f"Wrong answer: {answer!r} for {expected!r}")
 
 
-async def translate_by_server(server, name, lines):
+async def translate_by_server(server, lines):
     """Translates all lines in requests of 100; returns texts and seconds."""
     chunks = [lines[i : i + 100] for i in range(0, len(lines), 100)]
     answers = [None] * len(chunks)
     numbers = iter(range(len(chunks)))
 
     async def client():
-        connection = Client(server, name)
+        connection = Client(server)
         for i in numbers:
             status, answer = await connection.post(*chunks[i])
             if status != 200:
@@ -230,9 +233,10 @@ SERVERS = {
     "usual": (),
     "arrival": ("--no-batching-by-length",),
     "ray": ("--engine", "ray", "--ray-replicas", str(os.cpu_count())),
+    "ctranslate2": ("--engine", "ctranslate2"),
 }
 HEADING = (
-    "server   clients  texts/s  refused  different  p50 short  p99 short  "
+    "server       clients  texts/s  refused  different  p50 short  p99 short  "
     "p50 long  p99 long         MB"
 )
 
@@ -242,7 +246,7 @@ def show(kind, concurrency, found, memory):
     counts = found["counts"]
     short, long = percentiles(found["short"]), percentiles(found["long"])
     print(
-        f"{kind:7}  {concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
+        f"{kind:11}  {concurrency:7}  {counts[200] / found['seconds']:7.1f}  "
         f"{counts[429]:7}  {counts['different']:9}  {short[0]:>9}  "
         f"{short[1]:>9}  {long[0]:>8}  {long[1]:>8}  "
         f"{found['memory'] / 1e6:4.0f} {memory / 1e6:4.0f}",
@@ -263,9 +267,7 @@ def compare(servers, rounds, model, lines, outputs):
     for _ in range(rounds):
         rates = {}
         for kind, server in servers.items():
-            found, seconds = asyncio.run(
-                translate_by_server(server, model.parent.name, lines)
-            )
+            found, seconds = asyncio.run(translate_by_server(server, lines))
             if found != outputs:
                 count = sum(map(str.__ne__, found, outputs))
                 print(f"{kind}: {count} of {len(lines)} answers differ")
@@ -286,7 +288,7 @@ def compare(servers, rounds, model, lines, outputs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=pathlib.Path)
-    parser.add_argument("--beside", choices=("arrival", "ray"))
+    parser.add_argument("--beside")
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument(
         "--concurrency", type=int, nargs="+", default=[1, 8, 32, 128]
@@ -300,19 +302,21 @@ def main():
         parser.error(f"{given.model} has no version of a model")
     print(machine())
     newest = max(versions, key=lambda path: int(path.name))
-    name, lines = given.model.name, texts(given.texts)
+    lines = texts(given.texts)
     outputs, _ = translate(newest, lines)
     pairs = list(zip(lines, outputs, strict=True))
     servers = {}
     try:
         for kind in filter(None, ("usual", given.beside)):
+            kind, _, folder = kind.partition(":")
             options = *SERVERS[kind], *given.serve_options
-            servers[kind] = Server(given.model, options)
+            served = pathlib.Path(folder) if folder else given.model
+            servers[kind] = Server(served, options)
         print(HEADING)
         for concurrency in given.concurrency:
             for kind, server in servers.items():
                 found = asyncio.run(
-                    load(server, name, pairs, concurrency, given.seconds)
+                    load(server, pairs, concurrency, given.seconds)
                 )
                 show(kind, concurrency, found, server.memory())
         compare(servers, given.rounds, newest, lines, outputs)

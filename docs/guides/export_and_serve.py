@@ -365,11 +365,12 @@ for name in ("attention", "encoder_attention"):
 # `pip install '.[text,ctranslate2]'` brings; `--dtype` is optional:
 #
 # ```
-# keras-transformer export RUN FOLDER --format ctranslate2 --dtype int8
+# keras-transformer export RUN engines/NAME/1 --format ctranslate2 --dtype int8
 # ```
 #
-# The tests compare the probability of every token with that engine. CTranslate2
-# has its own beam search, with a length penalty of n^α.
+# `translate` and `serve` compute it with `--engine ctranslate2`, see
+# [Serving](../serving.md); programs without this package call CTranslate2, whose own
+# length penalty is n^α. The tests compare the probability of every token.
 
 # %%
 temporary.cleanup()

@@ -224,7 +224,7 @@ def load(path: str, threads: int) -> dict[str, Function]:
         ValueError: if the export is incomplete or damaged.
     """
     translator = CTranslate2Translator(path, threads)
-    functions = {
+    functions: dict[str, Function] = {
         "serving_default": functools.partial(_best, translator),
         "n_best": functools.partial(_n_best, translator),
     }
@@ -258,9 +258,11 @@ def _n_best(translator, inputs):
 def _arrays(found, *axes):
     """Returns what was found as arrays `(B, *axes)`."""
     texts = np.array(found["translation"], object)
-    dtypes = {"score": "float32", "incomplete": bool}
-    several = {name: np.array(found[name], d) for name, d in dtypes.items()}
-    several["translation"] = np.frompyfunc(str.encode, 1, 1)(texts)
+    several = {
+        "translation": np.frompyfunc(str.encode, 1, 1)(texts),
+        "score": np.array(found["score"], "float32"),
+        "incomplete": np.array(found["incomplete"], "bool"),
+    }
     shape = len(found["truncated"]), *axes
     outputs = {name: values.reshape(shape) for name, values in several.items()}
     return {**outputs, "truncated": np.array(found["truncated"], bool)}
