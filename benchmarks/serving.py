@@ -56,7 +56,7 @@ def texts(count):
     return list(dict.fromkeys(made))
 
 
-def translate(model, lines):
+def translate(model, lines, *options):
     """Translates lines by the command; returns them and seconds for each pass.
 
     The time of starting is taken out: the lines are translated once, and three
@@ -66,7 +66,7 @@ def translate(model, lines):
     for times in (1, 3):
         began = time.perf_counter()
         result = subprocess.run(
-            [*COMMAND, "translate", str(model)],
+            [*COMMAND, "translate", str(model), *options],
             input="".join(line + "\n" for line in lines * times),
             capture_output=True,
             text=True,
@@ -304,7 +304,7 @@ def main():
     newest = max(versions, key=lambda path: int(path.name))
     lines = texts(given.texts)
     outputs, _ = translate(newest, lines)
-    pairs = list(zip(lines, outputs, strict=True))
+    pairs = {"usual": list(zip(lines, outputs, strict=True))}
     servers = {}
     try:
         for kind in filter(None, ("usual", given.beside)):
@@ -312,11 +312,15 @@ def main():
             options = *SERVERS[kind], *given.serve_options
             served = pathlib.Path(folder) if folder else given.model
             servers[kind] = Server(served, options)
+            pairs.setdefault(kind, pairs["usual"])
+            if folder:  # another engine may find other translations
+                found, _ = translate(served, lines, *SERVERS[kind])
+                pairs[kind] = list(zip(lines, found, strict=True))
         print(HEADING)
         for concurrency in given.concurrency:
             for kind, server in servers.items():
                 found = asyncio.run(
-                    load(server, pairs, concurrency, given.seconds)
+                    load(server, pairs[kind], concurrency, given.seconds)
                 )
                 show(kind, concurrency, found, server.memory())
         compare(servers, given.rounds, newest, lines, outputs)
