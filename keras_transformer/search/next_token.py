@@ -298,8 +298,8 @@ def batched_take(values: KerasTensor, indices: KerasTensor) -> KerasTensor:
 def marked(
     tokens: KerasTensor, is_marked: KerasTensor, scores: KerasTensor
 ) -> KerasTensor:
-    """Returns booleans `(N, V)`, True at marked tokens of `(N, L)`, in the shape
-    of `scores`."""
+    """Returns booleans `(N, V)`, as `scores` are, True at marked tokens of
+    `(N, L)`."""
     rows, width = ops.shape(scores)
     length = ops.shape(tokens)[1]
     # Tokens that are not marked go to a column of their own.

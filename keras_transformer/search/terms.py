@@ -87,7 +87,7 @@ class Phrases:
         if self.word_continuations is not None:
             goes_on = ops.take(self.word_continuations, tokens, axis=0)
             ended = ended & ~goes_on[..., None]
-        empty = ops.ones_like(hits[..., :1])
+        empty = hits[..., :1] | True  # the first 0 tokens of a phrase
         return ops.concatenate([empty, hits[..., :-1]], axis=-1), met | ended
 
     def found(self, state: tuple) -> KerasTensor:
