@@ -40,7 +40,9 @@ def translate(search, *lines):
     translations, unmet = [], []
     start = time.perf_counter()
     for i in range(0, len(sources), ROWS):
-        found = search(*(tf.constant(x[i : i + ROWS]) for x in (sources, *lines)))
+        found = search(
+            *(tf.constant(x[i : i + ROWS]) for x in (sources, *lines))
+        )
         translations += [x.decode() for x in found["translation"].numpy()]
         if "unmet" in found:
             unmet += found["unmet"].numpy().tolist()
@@ -85,5 +87,6 @@ for count in (1, 2):
     own, other = map(statistics.median, (times, plain_times))
     print(
         f"{count:5}  {lacking / total:14.1%}  {1 - missed / total:6.1%}  "
-        f"{bleu(translations):4.1f}  {own:7.2f}  {other:5.2f}  {own / other:5.2f}"
+        f"{bleu(translations):4.1f}  {own:7.2f}  {other:5.2f}  "
+        f"{own / other:5.2f}"
     )

@@ -304,10 +304,10 @@ class _Search:
         uses_heuristic = self.early_stopping == "heuristic"
         if self.terms is not None:
             best = ops.max(log_probs, axis=1)  # they come in turn
+            uses_heuristic = self.early_stopping != "never"
             # The first that end may have their terms anywhere.
             has_none = ops.equal(self.terms.total[:, 0], 0)
             ends_when_full = ends_when_full & has_none
-            uses_heuristic = self.early_stopping != "never"
         if uses_heuristic:
             length = ops.maximum(index, 1)
         can_win = best / self.penalty(length) > worst
@@ -341,8 +341,9 @@ class _Search:
             )
             check_logits(logits, ("rows", "vocabulary"))
             # 2K candidates are enough, for a beam and for a sentence: at most
-            # K of them are end tokens.
-            several = at_most(2 * beam_size, ops.shape(logits)[-1])
+            # K of them are end tokens. K + 1 are, too, for a beam.
+            several = 2 * beam_size if terms is None else beam_size + 1
+            several = at_most(several, ops.shape(logits)[-1])
             before_min_length = constraints.before_min_length(index)
             if before_min_length is not None:
                 before_min_length = ops.repeat(before_min_length, beam_size)
@@ -353,9 +354,9 @@ class _Search:
                 logits = self.repetition(logits, before, forced, index)
             banned = offered = None
             if terms is not None:
-                banned = terms.banned(marks, logits)
+                banned = terms.banned(marks)
                 offered = terms.offered(marks)
-                lacks = ops.reshape(terms.counts(marks) < terms.total, (-1,))
+                lacks = ops.reshape(~terms.have_all(marks), (-1,))
                 before_min_length = (
                     lacks
                     if before_min_length is None

@@ -102,26 +102,38 @@ def most_probable(
         before_min_length: booleans `(N,)`, True for rows that may not end yet,
             or `None`.
         end_id: the end token.
-        banned: booleans `(N, V)`, True for tokens that are not allowed. The
+        banned: integers `(N, n)`, tokens that are not allowed, or -1. The
             probabilities of the others do not change. Defaults to none.
-        offered: integers `(N, n)`, tokens to return besides, or -1. Those that
+        offered: integers `(N, m)`, tokens to return besides, or -1. Those that
             are there already have log-probability -inf. Defaults to none.
 
     Returns:
-        float32 log-probabilities and int32 tokens, both `(N, count + n)`. Where
+        float32 log-probabilities and int32 tokens, both `(N, count + m)`. Where
         a token is forced, the others have log-probability -inf.
     """
     logits = ops.cast(logits, "float32")
     allowed = _without_early_end(logits, before_min_length, end_id)
     if banned is not None:
-        allowed = ops.where(banned, MINUS_INFINITY, allowed)
+        # Most often there is none, and a pass over the logits takes time.
+        allowed = ops.cond(
+            ops.any(banned >= 0),
+            lambda: ops.where(
+                marked(banned, banned >= 0, allowed), MINUS_INFINITY, allowed
+            ),
+            lambda: allowed,
+        )
     best, tokens = _top_k(allowed, count)
     likely = tokens[:, 0]
     if offered is not None:
         best, tokens = _with_offered(best, tokens, allowed, offered)
         count = ops.shape(tokens)[1]
     if banned is not None:
-        likely = ops.cast(ops.argmax(logits, axis=-1), "int32")
+        ends = ops.full_like(tokens[:, :1], end_id)
+        others = ops.maximum(banned, 0)
+        among = ops.concatenate([tokens[:, :1], ends, others], axis=1)
+        first = ops.argmax(batched_take(logits, among), axis=1)
+        first = ops.cast(first, "int32")[:, None]
+        likely = batched_take(among, first)[:, 0]
     elif before_min_length is not None:
         end = logits[:, end_id]
         likely = ops.where(end > best[:, 0], end_id, likely)

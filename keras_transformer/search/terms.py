@@ -17,11 +17,11 @@ from keras_transformer.search.constraints import as_integers
 from keras_transformer.search.next_token import (
     MINUS_INFINITY,
     batched_take,
-    marked,
 )
 
-# More hypotheses than these are not searched for the sake of long phrases.
-WIDEST = 32
+# Prefixes of a sentence with terms, besides the K of others. With more of them
+# translations are hardly better, and take longer.
+EXTRA_PREFIXES = 3
 
 
 class Phrases:
@@ -170,18 +170,19 @@ class Terms:
         """Returns the state of hypotheses that continue `(B, M)`."""
         return keras.tree.map_structure(lambda x: batched_take(x, beams), state)
 
-    def counts(self, state: tuple) -> KerasTensor:
-        """Returns how many required tokens hypotheses have, `(B, M)`."""
-        return ops.sum(self.required.found(state[0]), axis=-1)
+    def have_all(self, state: tuple) -> KerasTensor:
+        """Returns which hypotheses have all required phrases, `(B, M)`."""
+        found = self.required.found(state[0])
+        return ops.all(ops.equal(found, self.required.lengths), axis=-1)
 
     def offered(self, state: tuple) -> KerasTensor:
         """Returns tokens of required phrases, `(B·M, C)`, or -1."""
         return _rows(self.required.next_tokens(state[0]))
 
-    def banned(self, state: tuple, logits: KerasTensor) -> KerasTensor:
-        """Returns the tokens `(B·M, V)` that would complete what is avoided."""
-        tokens = _rows(self.avoided.last_tokens(state[1]))
-        return marked(tokens, tokens >= 0, logits)
+    def banned(self, state: tuple) -> KerasTensor:
+        """Returns tokens that would complete what is avoided, `(B·M, A)`, or
+        -1."""
+        return _rows(self.avoided.last_tokens(state[1]))
 
     def best(
         self,
@@ -263,8 +264,7 @@ class Terms:
         """
         places = ops.arange(ops.shape(ends)[1], dtype="int32")
         ends = ends & (places < self.widths)
-        has_all = ops.equal(batched_take(self.counts(state), beams), self.total)
-        has_all = ends & has_all
+        has_all = ends & batched_take(self.have_all(state), beams)
         # At the maximum length the others end, too.
         some = ops.any(has_all, axis=1, keepdims=True)
         some = some | (scores[:, :1] > MINUS_INFINITY)
@@ -286,8 +286,7 @@ def wide_beam(
 
 def _widths(total, beam_size):
     """Returns the numbers of prefixes for numbers of required tokens."""
-    wide = ops.maximum(ops.minimum(total + 2, WIDEST), 2 * beam_size)
-    return ops.where(total > 0, wide, beam_size)
+    return ops.where(total > 0, beam_size + EXTRA_PREFIXES, beam_size)
 
 
 def _count(marks: Any, axis: Any) -> Any:
