@@ -255,8 +255,9 @@ def test_a_v1_session_knows_the_defaults(path):
         values = {
             name: tf.make_ndarray(value)
             for name, value in signature.defaults.items()
-        } | {"text": TEXTS, "target_prefix": PREFIXES}
-            values |= {"terms": TERMS, "avoid": AVOID}
+        }
+        values |= {"text": TEXTS, "target_prefix": PREFIXES}
+        values |= {"terms": TERMS, "avoid": AVOID}
         found = session.run(
             signature.outputs["translation"].name,
             {signature.inputs[n].name: x for n, x in values.items()},

@@ -41,7 +41,8 @@ class Glossary:
     def targets(self, line: str) -> list[str]:
         """Returns the target terms of a line. Of source terms that overlap, the
         longest one counts."""
-        words, found = _words(line), {}
+        words = _words(line)
+        found: dict[str, None] = {}  # in order
         free = [True] * len(words)
         for size in range(min(self.longest, len(words)), 0, -1):
             for start in range(len(words) - size + 1):
@@ -49,7 +50,7 @@ class Glossary:
                 target = self.terms.get(words[places])
                 if target is not None and all(free[places]):
                     free[places] = [False] * size
-                    found.setdefault(target)
+                    found[target] = None
         return list(found)
 
 

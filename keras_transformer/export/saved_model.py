@@ -323,8 +323,9 @@ def write(
             controls[name] = controls.pop(name)
 
         def controlled(text, target_prefix, terms, avoid, *values):
+            given = dict(zip(controls, values, strict=True))
             return fixed.control(
-                text, target_prefix, *values, terms=terms, avoid=avoid
+                text, target_prefix, **given, terms=terms, avoid=avoid
             )
 
         signatures["control"] = _with_defaults(
