@@ -181,7 +181,7 @@ def translate(given: dict[str, Any]) -> None:
         refuse(given, {"alignment", "prefix_file"}, "--document")
     batch_size = given.get("batch_size", BATCH_SIZE)
     if "engine" in given:
-        names = {"alignment", "markup", "prefix_file"}
+        names = {"alignment", "markup", *CONTROL_OPTIONS}
         refuse(given, names, f"--engine {given['engine']}")
         workers = min(hardware.cores(), max(batch_size // LINES_PER_THREAD, 1))
         model = load(integrated("TRANSLATORS")[given["engine"]])(given["path"])
