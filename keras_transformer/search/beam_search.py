@@ -341,8 +341,8 @@ class _Search:
             )
             check_logits(logits, ("rows", "vocabulary"))
             # 2K candidates are enough, for a beam and for a sentence: at most
-            # K of them are end tokens. K + 1 are, too, for a beam.
-            several = 2 * beam_size if terms is None else beam_size + 1
+            # K of them are end tokens. More beams, for terms, need fewer each.
+            several = 2 * beam_size if terms is None else hypotheses + 1
             several = at_most(several, ops.shape(logits)[-1])
             before_min_length = constraints.before_min_length(index)
             if before_min_length is not None:
