@@ -10,7 +10,7 @@ from keras import ops
 from test_decoding import END, TableModel, search
 
 from keras_transformer import beam_search
-from keras_transformer.search.terms import wide_beam
+from keras_transformer.search.terms import EXTRA_PREFIXES, wide_beam
 
 TOKENS = [0, 1, 2]  # of a vocabulary of 4
 
@@ -96,7 +96,7 @@ def test_terms_are_met_by_a_narrow_beam(rule, hypotheses):
     terms = padded([[[4, 5, 6], [7]], [[8, 8, 9]], [], [[4], [4, 10]]])
     avoid = padded([[[5, 7]], [[4, 4]], [[4, 5], [1]], []])
     beam = int(wide_beam(ops.convert_to_tensor(terms), hypotheses))
-    assert beam == 3 + hypotheses
+    assert beam == EXTRA_PREFIXES + hypotheses
     limits = [13, 11, 7, 9]
 
     def found(rows):
@@ -145,8 +145,8 @@ def test_sentences_without_terms_are_searched_as_before(rule, hypotheses):
     )
     for beam, terms in (
         (hypotheses, padded([[], [], []])),
-        (hypotheses + 3, padded([[], [], []])),
-        (hypotheses + 3, padded([[], [[4, 5]], []])),
+        (hypotheses + EXTRA_PREFIXES, padded([[], [], []])),
+        (hypotheses + EXTRA_PREFIXES, padded([[], [[4, 5]], []])),
     ):
         ids, scores = search(
             model.step,

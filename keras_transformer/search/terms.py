@@ -21,7 +21,7 @@ from keras_transformer.search.next_token import (
 
 # Prefixes of a sentence with terms, besides the K of others. With more of them
 # translations are hardly better, and take longer.
-EXTRA_PREFIXES = 3
+EXTRA_PREFIXES = 2
 
 
 class Phrases:
