@@ -301,6 +301,7 @@ SCHEDULES = [
     Row("TransformerSchedule", {"d_model": D}, (5000,)),
 ]
 _RULES = {"min_lengths": [3, 4], "prefix": [[5, -1], [-1, 9]]}
+_TERMS = {"terms": [[[5, 9]], [[4, -1]]], "avoid": [[[9, 9]]]}
 _NO_REPEATS = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3}
 # The inputs are the maximum lengths. Each backend draws its own random numbers,
 # so `sample` has a single token to draw from here; tests/test_sampling.py
@@ -319,6 +320,7 @@ SEARCHES = [
         ([7, 5],),
     ),
     Row("beam_search", {"beam_size": 3, "early_stopping": "filled"}, ([7, 5],)),
+    Row("beam_search", {"beam_size": 5, **_TERMS}, ([7, 5],)),
     Row("greedy_search", _RULES, ([7, 5],)),
     Row("greedy_search", {}, ([7, 5],)),
     Row("sample", {"top_k": 1, "seed": 1, **_RULES}, ([7, 5],)),

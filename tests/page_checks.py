@@ -806,8 +806,9 @@ def test_everything_is_reached_by_keyboard(open_page, api):
         if stops[-1] == "About this model":
             break
     best = api("serving_default", text=[second])["translation"][0]
-    beginning = ["beginning"] if api.model["has_control"] else []
-    order = ["choose-file", best, *beginning, "copy", "attention-kind"]
+    wishes = ["beginning", "terms", "avoided"]
+    wishes = wishes if api.model["has_control"] else []
+    order = ["choose-file", best, *wishes, "copy", "attention-kind"]
     order += ["lines", "layer", "head", "by-piece"]
     places = [stops.index(stop) for stop in order]
     assert places == sorted(places)
@@ -832,7 +833,7 @@ def test_everything_is_reached_by_keyboard(open_page, api):
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#alternatives-note")).to_contain_text(first)
     expect(page.locator("#target .sentence").first).to_be_focused()
-    for _ in ["copy", "alternatives", *beginning]:
+    for _ in ["copy", "alternatives", *wishes]:
         page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")

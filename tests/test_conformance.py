@@ -499,13 +499,19 @@ def test_search_scores_equal_those_of_the_model(row):
 
 
 @each(conformance.SEARCHES)
-def test_searches_obey_minimum_lengths_and_prefixes(row):
-    ids, _, _ = conformance.search(row)
+def test_searches_obey_minimum_lengths_prefixes_and_terms(row):
+    ids, scores, _ = conformance.search(row)
     for b, minimum in enumerate(row.arguments.get("min_lengths", [1, 1])):
         assert (ids[b, :, : minimum - 1] != 3).all()
     for b, tokens in enumerate(row.arguments.get("prefix", [])):
         for i, token in enumerate(tokens):
             assert token < 0 or (ids[b, :, i] == token).all()
+    for b, ((first, second),) in enumerate(row.arguments.get("terms", [])):
+        is_there = ids[b] == first
+        if second >= 0:
+            is_there = is_there[:, :-1] & (ids[b, :, 1:] == second)
+        assert is_there.any(axis=1)[np.isfinite(scores[b])].all()
+        assert np.isfinite(scores[b, 0])
 
 
 # === Training ===

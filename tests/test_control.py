@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import sys
 import types
@@ -29,6 +30,8 @@ from keras_transformer.inference.graph_model import InferenceModel
 
 TEXTS = ["one two three", "", "room 7", "ROOM SEVEN", "nine"]
 PREFIXES = ["zwei", "drei", "", "ZIMMER", "zimmer 7 ei"]
+TERMS = ["Tür\nvier", "Haus", "", "Zug\r\n\n", "eins"]
+AVOID = ["", "", "zwei\nzimmer", "ein", ""]
 SHORT = SearchSettings(extra_length=8)
 
 
@@ -154,6 +157,62 @@ def test_what_is_out_of_range_is_refused(translator, options, message):
         found_by(translator, ["one"])
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_translations_have_their_terms_and_not_what_is_avoided(
+    translator, beam_size
+):
+    options = {"terms": tf.constant(TERMS), "avoid": tf.constant(AVOID)}
+    found = found_by(translator, beam_size=beam_size, **options)
+    assert found["unmet"].shape == (len(TEXTS), beam_size)
+    best = [x.decode() for x in found["translation"][:, 0]]
+    assert found["unmet"][:, 0].tolist() == [b"", b"Haus", b"", b"", b""]
+    assert best[1] == ""  # nothing to translate
+    for term, line in (("Tür", 0), ("vier", 0), ("ZUG", 3), ("eins", 4)):
+        assert re.search(rf"(?<!\w){term}(?!\w)", best[line]), best[line]
+    for term in ("zwei", "Zwei", "zimmer", "Zimmer"):
+        assert term not in best[2].split()
+    # Other texts are translated as before, and no row changes another one.
+    plain = found_by(translator, beam_size=beam_size)
+    none = [""] * len(TEXTS)
+    blank = found_by(translator, beam_size=beam_size, terms=none, avoid=none)
+    assert blank.keys() == plain.keys() | {"unmet"}
+    np.testing.assert_array_equal(blank["translation"], plain["translation"])
+    np.testing.assert_allclose(blank["score"], plain["score"], rtol=1e-4)
+    for i in (0, 2):
+        one = {name: tf.constant(x)[i : i + 1] for name, x in options.items()}
+        alone = found_by(
+            translator, beam_size=beam_size, texts=TEXTS[i : i + 1], **one
+        )
+        np.testing.assert_array_equal(
+            alone["translation"][0], found["translation"][i]
+        )
+
+
+def test_what_is_unmet_is_said(translator):
+    """A term that no translation may have, and one that is to be avoided."""
+    pieces = translator.target_tokenizer
+    assert pieces.encode(["\N{SNOWMAN}" * 40])[0][:-1]  # more than a term has
+    found = found_by(
+        translator,
+        texts=["nine", "nine"],
+        terms=tf.constant(["\N{SNOWMAN}" * 40, "eins"]),
+        avoid=tf.constant(["", "eins"]),
+        max_length=9,
+    )
+    unmet = found["unmet"][:, 0].tolist()
+    assert unmet == ["\N{SNOWMAN}".encode() * 40, b"eins"]
+
+
+def test_too_many_terms_are_refused(translator):
+    errors = ValueError, tf.errors.InvalidArgumentError
+    for name in ("terms", "avoid"):
+        options = {name: tf.constant(["\n".join("abcde" * 13)])}
+        with pytest.raises(errors, match=f"`{name}` of a text must be at most"):
+            found_by(translator, texts=["nine"], **options)
+        with pytest.raises(errors, match=f"`text` and `{name}` must have"):
+            found_by(translator, **options)
+
+
 @pytest.mark.usefixtures("optimized_graphs")
 def test_an_export_controls_as_python_does(path, translator):
     loaded = SavedTranslator(path)
@@ -168,6 +227,13 @@ def test_an_export_controls_as_python_does(path, translator):
         PREFIXES, found["translation"].numpy(), strict=True
     ):
         assert not line or line.decode().startswith(prefix)
+    terms = {"terms": TERMS, "avoid": AVOID}
+    found = loaded.control(TEXTS, **terms, **options)
+    expected = found_by(translator, **terms, **options)
+    np.testing.assert_array_equal(found["unmet"], expected["unmet"][:, 0])
+    np.testing.assert_allclose(
+        found["score"], expected["score"][:, 0], rtol=1e-2
+    )
     # Other requests are answered as before.
     plain = loaded.translate(TEXTS)
     asked = loaded.control(TEXTS)
@@ -189,13 +255,16 @@ def test_a_v1_session_knows_the_defaults(path):
         values = {
             name: tf.make_ndarray(value)
             for name, value in signature.defaults.items()
-        } | {"text": TEXTS, "target_prefix": PREFIXES}
+        }
+        values |= {"text": TEXTS, "target_prefix": PREFIXES}
+        values |= {"terms": TERMS, "avoid": AVOID}
         found = session.run(
             signature.outputs["translation"].name,
             {signature.inputs[n].name: x for n, x in values.items()},
         )
-    expected = SavedTranslator(path).control(TEXTS, PREFIXES)["translation"]
-    np.testing.assert_array_equal(found[:, 0], expected)
+    loaded = SavedTranslator(path)
+    expected = loaded.control(TEXTS, PREFIXES, terms=TERMS, avoid=AVOID)
+    np.testing.assert_array_equal(found[:, 0], expected["translation"])
 
 
 def test_other_exports_have_nothing_of_it(exported, run, tmp_path):
@@ -238,6 +307,41 @@ def test_the_command_begins_lines_as_a_file_says(
     assert "--prefix-file" in capsys.readouterr().err
 
 
+def test_the_command_takes_a_glossary_and_words_to_avoid(
+    path, capsys, monkeypatch, tmp_path
+):
+    def translate(*options):
+        data = io.BytesIO("\n".join([*TEXTS, ""]).encode())
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=data))
+        return command.main(["translate", str(path), *options])
+
+    glossary, avoid = tmp_path / "terms.tsv", tmp_path / "avoid"
+    glossary.write_text("two Three\tTür\n\nTwo\tHaus\nroom\tZug\n")
+    avoid.write_text("zimmer\n\nzwei\n")
+    options = [f"--glossary={glossary}", f"--avoid={avoid}"]
+    assert translate(*options) == 0
+    lines = capsys.readouterr().out.split("\n")[:-1]
+    found = SavedTranslator(path).control(
+        TEXTS,
+        terms=["Tür", "", "Zug", "Zug", ""],
+        avoid=["zimmer\nzwei"] * len(TEXTS),
+    )
+    assert lines == [x.decode() for x in found["translation"].numpy()]
+    assert translate(*options, "--document") == 0
+    capsys.readouterr()
+    avoid.write_text("Zug\n")
+    assert translate(*options) == 0
+    assert "lacks a required term, or has one to avoid: 2" in (
+        capsys.readouterr().err
+    )
+    for line in ("one", "one\t", "\teins", "one\ta\tb", "room\tRaum"):
+        glossary.write_text(f"room\tZug\n{line}\n")
+        assert translate(*options) == 1
+        assert "Received: line 2 of" in capsys.readouterr().err
+    assert translate(*options, "--markup=html") == 1
+    assert "--avoid" in capsys.readouterr().err
+
+
 @pytest.mark.programs
 def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
     """Over gRPC, inputs with defaults may be left out; rows may be batched."""
@@ -254,6 +358,7 @@ def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
     server = Server(tmp_path / "model", tmp_path / "log.txt")
     try:
         inputs = {"text": TEXTS, "target_prefix": PREFIXES}
+        inputs |= {"terms": TERMS, "avoid": AVOID}
         body = {"signature_name": "control", "inputs": inputs | options}
         request = urllib.request.Request(
             f"http://127.0.0.1:{server.port}/v1/models/model:predict",
@@ -265,7 +370,8 @@ def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
             name: options[name]
             for name in ("beam_size", "min_length", "no_repeat_ngram_size")
         }
-        expected = loaded.control(TEXTS, PREFIXES, **rules)
+        asked = {"terms": TERMS, "avoid": AVOID}
+        expected = loaded.control(TEXTS, PREFIXES, **asked, **rules)
         # The server batches by length, and many hypotheses are as good.
         best = [row[0] for row in found["score"]]
         np.testing.assert_allclose(best, expected["score"], rtol=0.05)
@@ -283,7 +389,7 @@ def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
                     },
                 )
             ).outputs["score"]
-        expected = loaded.control(TEXTS, PREFIXES)["score"]
+        expected = loaded.control(TEXTS, PREFIXES, **asked)["score"]
         best = tf.make_ndarray(found)[:, 0]
         np.testing.assert_allclose(best, expected, rtol=0.05)
     finally:

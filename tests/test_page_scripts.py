@@ -118,7 +118,8 @@ def test_a_long_text_keeps_all_of_its_translations(run):
 import fs from "node:fs";
 fs.writeFileSync(new URL("./server.js", import.meta.url), `
   export const state = { model: { name: "a", version: "1" }, settings: {},
-    choices: new Map(), beginnings: new Map(), parts: {} };
+    choices: new Map(), beginnings: new Map(), terms: new Map(),
+    avoided: new Map(), parts: {} };
   export const predict = async (_, { text }) => ({
     translation: text.map((x) => [x.toUpperCase()]),
     score: text.map(() => [0]),

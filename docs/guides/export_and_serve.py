@@ -210,8 +210,9 @@ assert split.joined(split.sentences) == page
 # n_best(text: string[B], beam_size: int32[], alpha: float32[],
 #        max_length: int32[])
 #     -> {translation: string[B, K], score: float32[B, K], incomplete: bool[B, K]}
-# control(text: string[B], target_prefix: string[B], …), if asked for
-#     -> as n_best
+# control(text: string[B], target_prefix: string[B], terms: string[B],
+#         avoid: string[B], …), if asked for
+#     -> as n_best, and unmet: string[B, K]
 # score(text: string[B], translation: string[B])
 #     -> {score: float32[B], pieces: int32[B], alignment: string[B]}
 # explain(text: string[B])

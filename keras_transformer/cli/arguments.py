@@ -248,8 +248,9 @@ def _add_export(line):
     sub.add_argument(
         "--control",
         action="store_true",
-        help="also export the search for requests with a wanted beginning, a "
-        "least length or limits to repetition; such an export is larger",
+        help="also export the search for requests with a wanted beginning, "
+        "required terms, words to avoid, a least length or limits to "
+        "repetition; such an export is larger",
     )
     add_options(sub, SearchSettings, "the run's")
 
@@ -291,6 +292,18 @@ def _add_translate(line):
         "--engine",
         choices=[*integrated("TRANSLATORS")],
         help="what computes, for exports of its format (default: TensorFlow)",
+    )
+    sub.add_argument(
+        "--glossary",
+        metavar="FILE.tsv",
+        help="terms that translations must have: a source term, a tab and a "
+        "target term in each line; for exports made with --control",
+    )
+    sub.add_argument(
+        "--avoid",
+        metavar="FILE",
+        help="words or phrases that no translation may have, one in each line; "
+        "for exports made with --control",
     )
     sub.add_argument(
         "--alignment",

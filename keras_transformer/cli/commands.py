@@ -21,6 +21,7 @@ from keras_transformer import hardware
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.cli.command_line import integrated, load
 from keras_transformer.cli.cut_counter import CutCounter
+from keras_transformer.cli.glossary import Glossary, read_terms
 from keras_transformer.cli.options import (
     SEARCH_OF_A_CALL,
     refuse,
@@ -42,7 +43,9 @@ BATCH_SIZE = 64
 LINES_PER_THREAD = 16  # fewer lines of a batch are not worth a thread
 # `translate --explain` has no place for these.
 STREAM_OPTIONS = {"batch_size", "document", "language", "markup", "alignment"}
-STREAM_OPTIONS |= {"prefix_file", *SEARCH_OF_A_CALL}
+# `translate` asks for them by the signature `control`.
+CONTROL_OPTIONS = {"prefix_file", "glossary", "avoid"}
+STREAM_OPTIONS |= {*CONTROL_OPTIONS, *SEARCH_OF_A_CALL}
 
 
 def train(given: dict[str, Any]) -> None:
@@ -172,13 +175,13 @@ def translate(given: dict[str, Any]) -> None:
     else:
         refuse(given, {"language"}, "translate without --document")
     if "markup" in given:
-        names = {"alignment", "prefix_file", *SEARCH_OF_A_CALL}
+        names = {"alignment", *CONTROL_OPTIONS, *SEARCH_OF_A_CALL}
         refuse(given, names, "--markup")
     if "document" in given:
         refuse(given, {"alignment", "prefix_file"}, "--document")
     batch_size = given.get("batch_size", BATCH_SIZE)
     if "engine" in given:
-        names = {"alignment", "markup", "prefix_file"}
+        names = {"alignment", "markup", *CONTROL_OPTIONS}
         refuse(given, names, f"--engine {given['engine']}")
         workers = min(hardware.cores(), max(batch_size // LINES_PER_THREAD, 1))
         model = load(integrated("TRANSLATORS")[given["engine"]])(given["path"])
@@ -491,12 +494,14 @@ def _function(model, given):
     """
     search = settings_of(SearchSettings, given)
     has_prefixes = "prefix_file" in given
-    if has_prefixes or search.keys() - {"beam_size", "alpha"}:
+    if CONTROL_OPTIONS & given.keys() or search.keys() - {"beam_size", "alpha"}:
         function = functools.partial(model.control, **search)
     else:
         function = model.searched_with(**search) if search else model.translate
     language = {"target_language"} & given.keys()
     function = functools.partial(function, **{n: given[n] for n in language})
+    if "glossary" in given or "avoid" in given:
+        function = _with_terms(function, given)
     if not has_prefixes:
         return function
 
@@ -506,3 +511,20 @@ def _function(model, given):
         return function(list(text), target_prefix=list(prefixes))
 
     return with_prefixes
+
+
+def _with_terms(translate, given):
+    """Returns a function whose translations have the terms of a glossary, and
+    none of a list to avoid."""
+    glossary = Glossary(given["glossary"]) if "glossary" in given else None
+    avoid = "\n".join(read_terms(given["avoid"])) if "avoid" in given else ""
+
+    def function(text, **options):
+        terms = [""] * len(text)
+        if glossary is not None:
+            lines = [line.decode(errors="replace") for line in text]
+            terms = ["\n".join(glossary.targets(line)) for line in lines]
+        avoided = [avoid] * len(text)
+        return translate(text, terms=terms, avoid=avoided, **options)
+
+    return function

@@ -10,6 +10,7 @@ MEANINGS = {
     "translated",
     "incomplete": "whose translation reached its maximum length, so that its "
     "end may be missing",
+    "unmet": "whose translation lacks a required term, or has one to avoid",
 }
 
 
@@ -21,7 +22,7 @@ class CutCounter:
     Args:
         translate: function of strings `(B,)` that returns a dictionary with
             `translation`, and with `truncated` and `incomplete`, bool `(B,)`,
-            if it knows of them.
+            and `unmet`, strings `(B,)`, if it knows of them.
     """
 
     def __init__(self, translate: Callable[[Any], dict[str, Any]]):
@@ -35,13 +36,15 @@ class CutCounter:
         found = self.translate(text)
         for name, counts in self._counts.items():
             if name in found:
-                counts.append(int(np.sum(found[name])))
+                counts.append(int(np.count_nonzero(np.asarray(found[name]))))
         return found
 
     def totals(self) -> dict[str, int]:
-        """Returns how many strings so far were `truncated` and how many
-        translations `incomplete`."""
-        return {name: sum(counts) for name, counts in self._counts.items()}
+        """Returns how many strings so far were `truncated`, how many
+        translations `incomplete`, and with how many terms were `unmet`, if
+        there were any."""
+        totals = {name: sum(counts) for name, counts in self._counts.items()}
+        return {x: n for x, n in totals.items() if n or x != "unmet"}
 
     def warn(self, unit: str) -> None:
         """Says on standard error what was cut, if anything was.

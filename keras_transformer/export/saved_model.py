@@ -7,10 +7,14 @@
            max_length: int32[])
         -> {"translation": string[B, K], "score": float32[B, K],
             "incomplete": bool[B, K]}
-    control(text: string[B], target_prefix: string[B], …)
-        as `n_best`, of translations that begin in a given way; further inputs
-        are min_length: int32[], no_repeat_ngram_size: int32[] and
-        repetition_penalty: float32[]. Only if it was asked for.
+    control(text: string[B], target_prefix: string[B], terms: string[B],
+            avoid: string[B], …)
+        as `n_best`, of translations that begin in a given way, that have some
+        terms and avoid others, both in lines; further inputs are
+        min_length: int32[], no_repeat_ngram_size: int32[] and
+        repetition_penalty: float32[]. Also gives `unmet: string[B, K]`, the
+        terms that a translation lacks or should not have, in lines. Only if it
+        was asked for.
     score(text: string[B], translation: string[B])
         -> {"score": float32[B], "pieces": int32[B], "alignment": string[B]}
     explain(text: string[B])
@@ -303,7 +307,10 @@ def write(
     }
     signatures["n_best"] = n_best_function
     if control:
-        prefix = tf.TensorSpec([None], tf.string, name="target_prefix")
+        lines = [
+            tf.TensorSpec([None], tf.string, name=name)
+            for name in ("target_prefix", "terms", "avoid")
+        ]
         language = {"target_language"} & defaults.keys()
         penalty = float(settings.repetition_penalty)
         rules = {
@@ -314,8 +321,15 @@ def write(
         controls = {**defaults, **rules}
         for name in language:  # the last input, as for `n_best`
             controls[name] = controls.pop(name)
+
+        def controlled(text, target_prefix, terms, avoid, *values):
+            given = dict(zip(controls, values, strict=True))
+            return fixed.control(
+                text, target_prefix, **given, terms=terms, avoid=avoid
+            )
+
         signatures["control"] = _with_defaults(
-            fixed.control, [text, prefix], controls
+            controlled, [text, *lines], controls
         )
     tf.saved_model.save(module, str(path), signatures=signatures)
 

@@ -93,6 +93,8 @@ class SavedTranslator:
         text: tf.Tensor,
         target_prefix: tf.Tensor | None = None,
         target_language: str | None = None,
+        terms: tf.Tensor | None = None,
+        avoid: tf.Tensor | None = None,
         **options: Any,
     ) -> dict:
         """Returns the best translation of each string that is as asked for.
@@ -102,12 +104,17 @@ class SavedTranslator:
             target_prefix: strings `(B,)`, the beginnings of the translations.
                 Defaults to none.
             target_language: as for a call.
+            terms: strings `(B,)`, the words that each translation must have:
+                several are lines, such as "Haus\\nTür". Defaults to none.
+            avoid: strings `(B,)`, the words that it may not have, likewise.
+                Defaults to none.
             options: `beam_size`, `alpha`, `min_length`,
                 `no_repeat_ngram_size` and `repetition_penalty`, numbers, see
                 `Translator.control`. Default to those of the export.
 
         Returns:
-            As `translate` does.
+            As `translate` does, and `unmet`, strings `(B,)`, the terms that a
+            translation lacks and those that it should not have, in lines.
 
         Raises:
             ValueError: if the export has no signature `control`, or if an
@@ -127,11 +134,14 @@ class SavedTranslator:
         for name in ("alpha", "repetition_penalty"):
             inputs[name] = float(inputs[name])
         text = self._tagged(text, target_language)
-        if target_prefix is None:
-            target_prefix = tf.fill(tf.shape(text), "")
+        lines = {"target_prefix": target_prefix, "terms": terms, "avoid": avoid}
+        none = tf.fill(tf.shape(text), "")
         found = signature(
             text=text,
-            target_prefix=as_strings(target_prefix),
+            **{
+                name: none if value is None else as_strings(value)
+                for name, value in lines.items()
+            },
             max_length=tf.constant(self.metadata["max_length"]),
             **{name: tf.constant(value) for name, value in inputs.items()},
             **self._no_language,

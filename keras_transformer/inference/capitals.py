@@ -32,7 +32,11 @@ def as_sentence(text: tf.Tensor) -> tf.Tensor:
     Args:
         text: strings `(B,)` in UTF-8.
     """
-    text = tf.strings.lower(text, "utf-8")
+    return capitalized(tf.strings.lower(text, "utf-8"))
+
+
+def capitalized(text: tf.Tensor) -> tf.Tensor:
+    """Returns strings in UTF-8 with a capital at the start."""
     first = tf.strings.substr(text, 0, 1, "UTF8_CHAR")
     length = tf.strings.length(text, "UTF8_CHAR")  # 0 for an empty string
     rest = tf.strings.substr(text, tf.minimum(length, 1), length, "UTF8_CHAR")

@@ -36,6 +36,7 @@ from keras_transformer.inference.search_settings import SearchSettings
 from keras_transformer.layers.embeddings import rotary_angles, rotate
 from keras_transformer.layers.windowed_attention import window_mask
 from keras_transformer.search.beam_search import beam_search
+from keras_transformer.search.terms import wide_beam
 
 
 class InferenceModel:
@@ -154,20 +155,26 @@ class InferenceModel:
             Target ids `(B, K, T)`, best first, and float32 scores `(B, K)`.
         """
 
+        rules = settings.rules if rules is None else rules
+        prefixes = beam_size
+        if "terms" in rules:
+            rules = {**rules, "hypotheses": beam_size}
+            prefixes = wide_beam(rules["terms"], beam_size)
+
         def step(tokens, cache, index):
-            return self.step(tf.reshape(tokens, [-1, beam_size]), cache, index)
+            return self.step(tf.reshape(tokens, [-1, prefixes]), cache, index)
 
         return beam_search(
             step,
-            self.empty_cache(memory, beam_size),
+            self.empty_cache(memory, prefixes),
             max_lengths,
-            beam_size,
+            prefixes,
             alpha,
             reorder_cache=self.reorder_cache,
             select_rows=self.select_rows,
             length_penalty=settings.length_penalty,
             early_stopping=settings.early_stopping,
-            **(settings.rules if rules is None else rules),
+            **rules,
         )
 
     def _layers_with_memory(self):

@@ -5,7 +5,6 @@ Shapes: B batch, K beam size, S source length, T target length.
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.data.tokenizer import Tokenizer
@@ -27,6 +26,7 @@ from keras_transformer.inference.punctuation import (
     replace_punctuation,
 )
 from keras_transformer.inference.search_settings import SearchSettings
+from keras_transformer.inference.terms import TextTerms, prefix_pieces
 from keras_transformer.model import Transformer
 
 
@@ -189,6 +189,8 @@ class Translator:
         no_repeat_ngram_size: int | tf.Tensor = 0,
         repetition_penalty: float | tf.Tensor = 1.0,
         target_language: str | tf.Tensor = "",
+        terms: tf.Tensor | None = None,
+        avoid: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Returns hypotheses that are as they are asked to be.
 
@@ -210,9 +212,14 @@ class Translator:
                 scalar tensor. Both are those of transformers' `generate`; with
                 a beam size of 1 in a tensor the penalty is that of beam search,
                 on log-probabilities.
+            terms: strings `(B,)`, the words that each translation must have:
+                several are lines. Defaults to none.
+            avoid: strings `(B,)`, the words that no translation may have, nor
+                words that begin with their pieces. Defaults to none.
 
         Returns:
-            As `n_best` does.
+            As `n_best` does. With terms or words to avoid also `unmet`, strings
+            `(B, K)`, those that were not met, in lines, see `TextTerms`.
 
         Raises:
             ValueError: as `n_best` does, and if the decoding is a shortlist's.
@@ -230,39 +237,39 @@ class Translator:
             tf.size(target_prefix),
             "`text` and `target_prefix` must have the same number of strings.",
         )
-        is_suppressed = np.zeros(self.target_tokenizer.vocab_size, bool)
-        allow_unknown = self.settings.allow_unknown
-        is_suppressed[self.target_tokenizer.suppressed_ids(allow_unknown)] = 1
+        suppressed_ids = self.target_tokenizer.suppressed_ids(
+            self.settings.allow_unknown
+        )
+        pieces = self._target_pieces, suppressed_ids
+        text_terms = None
+        if terms is not None or avoid is not None:
+            text_terms = TextTerms(*pieces, terms, avoid, tf.size(text))
 
         def rules(is_full, capitals):
-            is_loud = tf.equal(
-                tf.strings.upper(target_prefix, "utf-8"), target_prefix
+            most = self.max_length - 1
+            chosen = prefix_pieces(
+                *pieces, target_prefix, is_full, capitals, most
             )
-            prefix = tf.where(  # as the text is then
-                capitals & is_loud, as_sentence(target_prefix), target_prefix
-            )
-            pieces, _ = self._target_pieces.encode_at_most(
-                tf.boolean_mask(prefix, is_full), self.max_length - 1
-            )
-            # Each without its end token; the row that is added has none.
-            chosen = _at_least_one_row(pieces[:, :-1]).to_tensor(-1)
-            bad = tf.gather(tf.constant(is_suppressed), tf.maximum(chosen, 0))
-            bad &= chosen >= 0
-            is_after = tf.cumsum(tf.cast(bad, tf.int32), axis=1) > 0
-            chosen = tf.where(is_after | ~tf.reduce_any(is_full), -1, chosen)
             return {
                 "prefix": chosen,
                 "min_lengths": tf.fill(tf.shape(chosen)[:1], min_length),
                 "no_repeat_ngram_size": repetition[0],
                 "repetition_penalty": repetition[1],
+                **(text_terms.rules(is_full) if text_terms else {}),
             }
 
-        return self._search_text(
-            text, beam_size, alpha, max_length, target_language, rules
-        )
+        arguments = text, beam_size, alpha, max_length, target_language
+        return self._search_text(*arguments, rules, text_terms)
 
     def _search_text(
-        self, text, beam_size, alpha, max_length, target_language, rules=None
+        self,
+        text,
+        beam_size,
+        alpha,
+        max_length,
+        target_language,
+        rules=None,
+        text_terms=None,
     ):
         """Returns the hypotheses of `n_best` or `control`.
 
@@ -272,6 +279,7 @@ class Translator:
             rules: function of two booleans `(B,)`, which texts are searched
                 and which were in capitals, that returns the rules of
                 `InferenceModel.search`. Defaults to those of the settings.
+            text_terms: the `TextTerms` of the rules. Defaults to none.
         """
         if max_length is None:
             max_length = self.max_length
@@ -310,7 +318,13 @@ class Translator:
         translation = tf.tensor_scatter_nd_update(
             tf.fill(shape, ""), rows, hypotheses
         )
+        unmet = {}
+        if text_terms is not None:
+            all_ids = tf.fill([*tf.unstack(shape), length], PAD)
+            all_ids = tf.tensor_scatter_nd_update(all_ids, rows, ids[:count])
+            unmet["unmet"] = text_terms.unmet(all_ids, translation)
         return {
+            **unmet,
             "translation": _in_capitals(translation, capitals[:, None]),
             "score": tf.tensor_scatter_nd_update(
                 tf.zeros(shape), rows, scores[:count]
@@ -567,7 +581,7 @@ class Translator:
 
 def best_of(found: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Returns the first hypothesis of each source, from `n_best`."""
-    several = "translation", "score", "incomplete"
+    several = {"translation", "score", "incomplete", "unmet"} & found.keys()
     first = {name: found[name][:, 0] for name in several}
     return {**found, **first}
 

@@ -33,6 +33,7 @@ from keras_transformer.search.sampling import (
     StepFunction,
     greedy_search,
 )
+from keras_transformer.search.terms import Terms
 
 EARLY_STOPPING = ("never", "heuristic", "filled")
 
@@ -54,6 +55,10 @@ def beam_search(
     longest: int | KerasTensor | None = None,
     no_repeat_ngram_size: int | KerasTensor = 0,
     repetition_penalty: float | KerasTensor = 1.0,
+    terms: KerasTensor | None = None,
+    avoid: KerasTensor | None = None,
+    word_continuations: KerasTensor | None = None,
+    hypotheses: int | KerasTensor | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Finds probable sequences by beam search: section 6.1.
 
@@ -119,6 +124,20 @@ def beam_search(
             hypothesis has already; with K = 1, as in `greedy_search`. Defaults
             to 1, no penalty. Scores are those of what is left, as in
             transformers with `renormalize_logits=True`.
+        terms: integers `(B, C, n)` or `(1, C, n)`, C terms of at most n tokens
+            each, padded with -1, which each hypothesis of a sentence must have,
+            or `None`. The beam is shared among prefixes with more and with
+            fewer of their tokens (Post and Vilar, 2018), so it should be wide.
+            Where no hypothesis has all terms at the maximum length, those with
+            some are returned. With terms, "filled" is like "heuristic".
+        avoid: integers `(B, A, n)` or `(1, A, n)`, A sequences of tokens that
+            no hypothesis may have, padded with -1, or `None`. Probabilities of
+            other tokens stay as they are.
+        word_continuations: booleans `(V,)`, True for tokens that continue a
+            word: a term that one of them follows is not there, since it is the
+            beginning of a longer word. Defaults to none.
+        hypotheses: K of the results, at most `beam_size`, and the number of
+            prefixes of sentences without a term. Defaults to `beam_size`.
 
     Returns:
         ids `(B, K, L)`, best first, padded with 0 after the end token, and
@@ -127,8 +146,9 @@ def beam_search(
 
     Raises:
         ValueError: if `beam_size` < 1 or `alpha` < 0, if `length_penalty`
-            or `early_stopping` is unknown, if a shape is another, or if a
-            logit is NaN, as far as is known before the program runs.
+            or `early_stopping` is unknown, if `hypotheses` is more than
+            `beam_size`, if a shape is another, or if a logit is NaN, as far as
+            is known before the program runs.
     """
     check_cache(cache)
     beam_size, alpha = python_number(beam_size), python_number(alpha)
@@ -149,7 +169,16 @@ def beam_search(
                 f"`{name}` must be one of {', '.join(known)}. "
                 f"Received: {name}={value!r}"
             )
+    kept = python_number(beam_size if hypotheses is None else hypotheses)
+    are_known = isinstance(kept, int) and isinstance(beam_size, int)
+    if are_known and not 1 <= kept <= beam_size:
+        raise ValueError(
+            "`hypotheses` must be at least 1, at most `beam_size`. Received: "
+            f"hypotheses={hypotheses}, beam_size={beam_size}"
+        )
     constraints = Constraints(max_lengths, min_lengths, prefix, end_id, longest)
+    batch = ops.shape(constraints.max_lengths)[0]
+    has_terms = terms is not None or avoid is not None
     repetition = Repetition(no_repeat_ngram_size, repetition_penalty)
     search = _Search(
         step_fn,
@@ -160,8 +189,12 @@ def beam_search(
         early_stopping,
         constraints,
         repetition,
+        kept,
+        Terms(terms, avoid, word_continuations, batch, kept)
+        if has_terms
+        else None,
     )
-    if isinstance(beam_size, int) and beam_size == 1:
+    if isinstance(beam_size, int) and beam_size == 1 and not has_terms:
         sequences, scores = greedy_search(
             step_fn,
             cache,
@@ -179,26 +212,28 @@ def beam_search(
         scores = scores / search.penalty(lengths)
         return sequences[:, None], scores[:, None]
 
-    batch = ops.shape(constraints.max_lengths)[0]
     if reorder_cache is None:
         _check_rows(cache, batch, beam_size)
     no_scores = ops.full((batch, beam_size), MINUS_INFINITY, dtype="float32")
-    hypotheses = ops.full(
+    empty = ops.full(
         (batch, beam_size, constraints.longest), PAD, dtype="int32"
     )
+    nothing = empty, no_scores
+    if hypotheses is not None:
+        nothing = empty[:, :kept], no_scores[:, :kept]
     # All beams are the same at first.
     first_only = ops.arange(beam_size, dtype="int32") > 0
     state = (
         ops.cast(0, "int32"),
         ops.full((batch, beam_size), start_id, dtype="int32"),
-        hypotheses,
+        empty,
         ops.where(first_only, no_scores, 0.0),
-        hypotheses,
-        no_scores,
+        *nothing,
+        search.terms.start(beam_size) if search.terms else (),
         cache,
     )
     if select_rows is None:
-        *_, log_probs, done, scores, _ = search.steps(state, until=0)
+        _, _, _, log_probs, done, scores, *_ = search.steps(state, until=0)
         checked_scores(log_probs)
         return done, scores
 
@@ -206,17 +241,21 @@ def beam_search(
     # results of all sentences.
     def until_a_quarter_ended(rows, all_done, all_scores, *state):
         rows_search = dataclasses.replace(
-            search, constraints=constraints.take(rows)
+            search,
+            constraints=constraints.take(rows),
+            terms=search.terms.take(rows) if search.terms else None,
         )
         state = rows_search.steps(state, until=ops.size(rows) * 3 // 4)
         index, *parts, cache = state
-        _, _, log_probs, done, scores = parts
+        _, _, log_probs, done, scores, _ = parts
         all_done = ops.scatter_update(all_done, rows[:, None], done)
         all_scores = ops.scatter_update(all_scores, rows[:, None], scores)
         unfinished = rows_search.unfinished(index, log_probs, scores)
         unfinished = ops.nonzero(unfinished)[0]
         unfinished = ops.cast(unfinished, "int32")
-        rows, *parts = (ops.take(x, unfinished, axis=0) for x in (rows, *parts))
+        rows, *parts = keras.tree.map_structure(
+            lambda x: ops.take(x, unfinished, axis=0), [rows, *parts]
+        )
         return (
             rows,
             all_done,
@@ -232,7 +271,7 @@ def beam_search(
     _, done, scores, *_ = run_steps(
         some_are_left,
         until_a_quarter_ended,
-        (ops.arange(batch, dtype="int32"), hypotheses, no_scores, *state),
+        (ops.arange(batch, dtype="int32"), *nothing, *state),
     )
     return done, scores
 
@@ -249,6 +288,8 @@ class _Search:
     early_stopping: str
     constraints: Constraints
     repetition: Repetition
+    hypotheses: int | KerasTensor  # K of the results
+    terms: Terms | None
 
     def unfinished(self, index, log_probs, scores):
         """Returns booleans `(B,)`, True for sentences that go on at step
@@ -257,10 +298,17 @@ class _Search:
         is_full = ops.not_equal(worst, MINUS_INFINITY)
         # Greedy search ends with its first hypothesis.
         ends_when_full = (self.early_stopping == "filled") | (
-            self.beam_size == 1
+            self.hypotheses == 1
         )
         length = self.constraints.max_lengths
-        if self.early_stopping == "heuristic":
+        uses_heuristic = self.early_stopping == "heuristic"
+        if self.terms is not None:
+            best = ops.max(log_probs, axis=1)  # they come in turn
+            uses_heuristic = self.early_stopping != "never"
+            # The first that end may have their terms anywhere.
+            has_none = ops.equal(self.terms.total[:, 0], 0)
+            ends_when_full = ends_when_full & has_none
+        if uses_heuristic:
             length = ops.maximum(index, 1)
         can_win = best / self.penalty(length) > worst
         return can_win & ~(is_full & ends_when_full)
@@ -275,25 +323,27 @@ class _Search:
             The new state, a tuple like `state`.
         """
         constraints, beam_size = self.constraints, self.beam_size
+        terms, hypotheses = self.terms, self.hypotheses
         batch = ops.shape(constraints.max_lengths)[0]
         positions = ops.arange(constraints.longest, dtype="int32")
 
         def some_are_unfinished(
-            index, tokens, alive, log_probs, done, scores, cache
+            index, tokens, alive, log_probs, done, scores, *_
         ):
             unfinished = self.unfinished(index, log_probs, scores)
             unfinished = ops.cast(unfinished, "int32")
             return (index < constraints.longest) & (ops.sum(unfinished) > until)
 
-        def step(index, tokens, alive, log_probs, done, scores, cache):
+        def step(index, tokens, alive, log_probs, done, scores, marks, cache):
             running = self.unfinished(index, log_probs, scores)[:, None]
             logits, cache = self.step_fn(
                 ops.reshape(tokens, (-1,)), cache, index
             )
             check_logits(logits, ("rows", "vocabulary"))
             # 2K candidates are enough, for a beam and for a sentence: at most
-            # K of them are end tokens.
-            several = at_most(2 * beam_size, ops.shape(logits)[-1])
+            # K of them are end tokens. More beams, for terms, need fewer each.
+            several = 2 * beam_size if terms is None else hypotheses + 1
+            several = at_most(several, ops.shape(logits)[-1])
             before_min_length = constraints.before_min_length(index)
             if before_min_length is not None:
                 before_min_length = ops.repeat(before_min_length, beam_size)
@@ -302,20 +352,39 @@ class _Search:
                 logits = ops.log_softmax(ops.cast(logits, "float32"))
                 before = ops.reshape(alive, (-1, constraints.longest))
                 logits = self.repetition(logits, before, forced, index)
+            banned = offered = None
+            if terms is not None:
+                banned = terms.banned(marks)
+                offered = terms.offered(marks)
+                lacks = ops.reshape(~terms.have_all(marks), (-1,))
+                before_min_length = (
+                    lacks
+                    if before_min_length is None
+                    else before_min_length | lacks
+                )
             gained, tokens = most_probable(
                 logits,
                 several,
                 forced,
                 before_min_length,
                 constraints.end_id,
+                banned,
+                offered,
             )
+            if offered is not None:
+                several = several + ops.shape(offered)[1]
             shape = (batch, beam_size * several)
             candidates = ops.reshape(log_probs, (-1, 1)) + gained
-            best, found = ops.top_k(
-                ops.reshape(candidates, shape), 2 * beam_size
-            )  # [B, 2K]
-            found = ops.cast(found, "int32")
-            tokens = batched_take(ops.reshape(tokens, shape), found)
+            candidates = ops.reshape(candidates, shape)
+            tokens = ops.reshape(tokens, shape)
+            if terms is None:
+                best, found = ops.top_k(candidates, 2 * beam_size)  # [B, 2K]
+                found = ops.cast(found, "int32")
+            else:
+                best, found = terms.best(
+                    candidates, tokens, marks, 2 * beam_size
+                )
+            tokens = batched_take(tokens, found)
             beams = found // several
             ends = ops.equal(tokens, constraints.end_id)
 
@@ -327,6 +396,13 @@ class _Search:
             # Finished hypotheses: those that end among the K best candidates.
             # The kept ones come first, so that a tie changes nothing.
             finishing = ends[:, :beam_size] & running
+            if terms is not None:
+                finishing = terms.finishing(
+                    finishing & (best[:, :beam_size] > MINUS_INFINITY),
+                    marks,
+                    beams[:, :beam_size],
+                    scores,
+                )
             new_scores = ops.where(
                 finishing,
                 best[:, :beam_size] / self.penalty(index + 1),
@@ -338,7 +414,7 @@ class _Search:
                 PAD,
             )
             scores, kept = ops.top_k(
-                ops.concatenate([scores, new_scores], axis=1), beam_size
+                ops.concatenate([scores, new_scores], axis=1), hypotheses
             )
             done = batched_take(
                 ops.concatenate([done, new_done], axis=1),
@@ -347,14 +423,20 @@ class _Search:
 
             # Alive prefixes: the K best candidates that do not end.
             continuing = running & ~ends
-            log_probs, kept = ops.top_k(
-                ops.where(continuing, best, MINUS_INFINITY), beam_size
-            )
-            kept = ops.cast(kept, "int32")
+            best = ops.where(continuing, best, MINUS_INFINITY)
+            if terms is None:
+                log_probs, kept = ops.top_k(best, beam_size)
+                kept = ops.cast(kept, "int32")
+            else:
+                log_probs, kept = terms.first(best, beam_size)
             alive = batched_take(extended, kept)
             tokens = batched_take(tokens, kept)
-            cache = self.reorder_cache(cache, batched_take(beams, kept))
-            return index + 1, tokens, alive, log_probs, done, scores, cache
+            beams = batched_take(beams, kept)
+            if terms is not None:
+                marks = terms.advance(terms.of_beams(marks, beams), tokens)
+            cache = self.reorder_cache(cache, beams)
+            state = tokens, alive, log_probs, done, scores, marks, cache
+            return index + 1, *state
 
         return run_steps(some_are_unfinished, step, state)
 

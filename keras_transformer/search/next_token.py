@@ -89,6 +89,8 @@ def most_probable(
     forced_tokens: KerasTensor,
     before_min_length: KerasTensor | None,
     end_id: int,
+    banned: KerasTensor | None = None,
+    offered: KerasTensor | None = None,
 ) -> tuple[KerasTensor, KerasTensor]:
     """Returns the most probable next tokens of each row.
 
@@ -100,16 +102,39 @@ def most_probable(
         before_min_length: booleans `(N,)`, True for rows that may not end yet,
             or `None`.
         end_id: the end token.
+        banned: integers `(N, n)`, tokens that are not allowed, or -1. The
+            probabilities of the others do not change. Defaults to none.
+        offered: integers `(N, m)`, tokens to return besides, or -1. Those that
+            are there already have log-probability -inf. Defaults to none.
 
     Returns:
-        float32 log-probabilities and int32 tokens, both `(N, count)`. Where a
-        token is forced, the others have log-probability -inf.
+        float32 log-probabilities and int32 tokens, both `(N, count + m)`. Where
+        a token is forced, the others have log-probability -inf.
     """
     logits = ops.cast(logits, "float32")
     allowed = _without_early_end(logits, before_min_length, end_id)
+    if banned is not None:
+        # Most often there is none, and a pass over the logits takes time.
+        allowed = ops.cond(
+            ops.any(banned >= 0),
+            lambda: ops.where(
+                marked(banned, banned >= 0, allowed), MINUS_INFINITY, allowed
+            ),
+            lambda: allowed,
+        )
     best, tokens = _top_k(allowed, count)
     likely = tokens[:, 0]
-    if before_min_length is not None:
+    if offered is not None:
+        best, tokens = _with_offered(best, tokens, allowed, offered)
+        count = ops.shape(tokens)[1]
+    if banned is not None:
+        ends = ops.full_like(tokens[:, :1], end_id)
+        others = ops.maximum(banned, 0)
+        among = ops.concatenate([tokens[:, :1], ends, others], axis=1)
+        first = ops.argmax(batched_take(logits, among), axis=1)
+        first = ops.cast(first, "int32")[:, None]
+        likely = batched_take(among, first)[:, 0]
+    elif before_min_length is not None:
         end = logits[:, end_id]
         likely = ops.where(end > best[:, 0], end_id, likely)
     total = _log_sum_exp(logits, likely)
@@ -119,6 +144,19 @@ def most_probable(
     best = ops.where(is_forced, only, best)
     tokens = ops.where(is_forced, forced_tokens[:, None], tokens)
     return _log_probs(best, total), tokens
+
+
+def _with_offered(best, tokens, logits, offered):
+    """Returns logits and tokens with those that are offered, each once."""
+    among = ops.concatenate([tokens, offered], axis=1)
+    places = ops.arange(ops.shape(among)[1], dtype="int32")
+    own = places[ops.shape(tokens)[1] :]  # the columns of `offered`
+    is_same = ops.equal(offered[:, :, None], among[:, None])
+    is_there = ops.any(is_same & (places < own[:, None]), axis=-1)
+    values = batched_take(logits, ops.maximum(offered, 0))
+    values = ops.where(is_there | (offered < 0), MINUS_INFINITY, values)
+    # No token is negative, since others take values at them.
+    return ops.concatenate([best, values], axis=1), ops.maximum(among, 0)
 
 
 def draw(
@@ -267,3 +305,23 @@ def batched_take(values: KerasTensor, indices: KerasTensor) -> KerasTensor:
     width = [1] * (len(values.shape) - 2)
     indices = ops.reshape(indices, (*ops.shape(indices), *width))
     return ops.take_along_axis(values, indices, axis=1)
+
+
+def marked(
+    tokens: KerasTensor, is_marked: KerasTensor, scores: KerasTensor
+) -> KerasTensor:
+    """Returns booleans `(N, V)`, as `scores` are, True at marked tokens of
+    `(N, L)`."""
+    rows, width = ops.shape(scores)
+    length = ops.shape(tokens)[1]
+    # Tokens that are not marked go to a column of their own.
+    columns = ops.where(is_marked, tokens, width)
+    lines = ops.arange(rows, dtype="int32")[:, None]
+    lines = ops.broadcast_to(lines, (rows, length))
+    indices = ops.stack([lines, columns], axis=-1)
+    indices = ops.reshape(indices, (-1, 2))
+    marks = ops.zeros((rows, width + 1), "int32")
+    marks = ops.scatter_update(
+        marks, indices, ops.ones((rows * length,), "int32")
+    )
+    return marks[:, :width] > 0

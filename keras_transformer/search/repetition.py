@@ -8,7 +8,11 @@ import math
 
 from keras import KerasTensor, ops
 
-from keras_transformer.search.next_token import MINUS_INFINITY, python_number
+from keras_transformer.search.next_token import (
+    MINUS_INFINITY,
+    marked,
+    python_number,
+)
 from keras_transformer.validation import shown
 
 
@@ -73,14 +77,14 @@ class Repetition:
         is_known = ops.broadcast_to(
             positions[None] < index, ops.shape(sequences)
         )
-        seen = _marked(sequences, is_known, scores)
+        seen = marked(sequences, is_known, scores)
         penalized = ops.where(
             scores < 0, scores * self.penalty, scores / self.penalty
         )
         found = ops.where(seen, penalized, scores)
         if not _is(self.ngram_size, 0):
             repeats = self._repeats(sequences, positions, index) & is_known
-            banned = _marked(sequences, repeats, scores)
+            banned = marked(sequences, repeats, scores)
             found = ops.where(banned, MINUS_INFINITY, found)
         return ops.where(forced_tokens[:, None] >= 0, scores, found)
 
@@ -111,20 +115,3 @@ def _is(value, number):
 
 def _is_size(value):
     return isinstance(value, int) and value >= 0
-
-
-def _marked(tokens, is_marked, scores):
-    """Returns booleans `(N, V)`, True at marked tokens of `(N, L)`."""
-    rows, width = ops.shape(scores)
-    length = ops.shape(tokens)[1]
-    # Tokens that are not marked go to a column of their own.
-    columns = ops.where(is_marked, tokens, width)
-    lines = ops.arange(rows, dtype="int32")[:, None]
-    lines = ops.broadcast_to(lines, (rows, length))
-    indices = ops.stack([lines, columns], axis=-1)
-    indices = ops.reshape(indices, (-1, 2))
-    marks = ops.zeros((rows, width + 1), "int32")
-    marks = ops.scatter_update(
-        marks, indices, ops.ones((rows * length,), "int32")
-    )
-    return marks[:, :width] > 0

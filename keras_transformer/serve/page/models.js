@@ -91,7 +91,7 @@ function useModel(model) {
   for (const node of document.querySelectorAll(".control")) {
     node.hidden = !model.has_control;
   }
-  state.beginnings.clear();
+  for (const name of ["beginnings", "terms", "avoided"]) state[name].clear();
   page.languageField.hidden = !model.tags.length;
   page.language.replaceChildren(
     new Option("the language of a tag in the text", ""),

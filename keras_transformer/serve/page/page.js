@@ -9,7 +9,7 @@ import { sentenceAt, translationText } from "./sentences.js";
 import { hideTrouble, state } from "./server.js";
 import {
   focusOn,
-  readBeginning,
+  readWishes,
   showPlaceholder,
   translate,
 } from "./translation.js";
@@ -92,10 +92,12 @@ function followCaret() {
 
 function listen() {
   page.source.addEventListener("input", onInput);
-  page.beginning.addEventListener("input", () => {
-    readBeginning();
-    translateSoon();
-  });
+  for (const node of [page.beginning, page.terms, page.avoided]) {
+    node.addEventListener("input", () => {
+      readWishes();
+      translateSoon();
+    });
+  }
   for (const name of ["keyup", "click"]) {
     page.source.addEventListener(name, followCaret);
   }

@@ -26,22 +26,29 @@ export function hold(sentences) {
 
 function resultKey(sentence) {
   const { name, version } = state.model;
-  const beginning = state.beginnings.get(sentence);
-  return JSON.stringify([name, version, state.settings, sentence, beginning]);
+  const { beginnings, terms, avoided, settings } = state;
+  const wishes = [beginnings, terms, avoided].map((map) => map.get(sentence));
+  return JSON.stringify([name, version, settings, sentence, ...wishes]);
 }
 
 /** Returns the signature and the inputs of a search: `control`, which takes
  * longer, only where something is asked that `n_best` does not know. */
-export function searchOf(text, model, settings, beginnings = new Map()) {
+export function searchOf(text, model, settings, wishes = {}) {
   const { min_length, no_repeat_ngram_size, repetition_penalty, ...others } =
     settings;
   const rules = { min_length, no_repeat_ngram_size, repetition_penalty };
   const isOwn = Object.keys(rules).every((name) => rules[name] === model[name]);
-  const target_prefix = text.map((sentence) => beginnings.get(sentence) ?? "");
-  if (!model.has_control || (isOwn && !target_prefix.some(Boolean))) {
-    return ["n_best", { text, ...others }];
-  }
-  return ["control", { text, target_prefix, ...settings }];
+  const valuesOf = (map) => text.map((sentence) => map?.get(sentence) ?? "");
+  const linesOf = (map) =>
+    valuesOf(map).map((value) => value.split(",").join("\n"));
+  const lines = {
+    target_prefix: valuesOf(wishes.beginnings),
+    terms: linesOf(wishes.terms),
+    avoid: linesOf(wishes.avoided),
+  };
+  const isPlain = isOwn && !Object.values(lines).flat().some(Boolean);
+  if (!model.has_control || isPlain) return ["n_best", { text, ...others }];
+  return ["control", { text, ...lines, ...settings }];
 }
 
 /** Returns what is known of a sentence's translations. */
@@ -52,8 +59,8 @@ export function resultOf(sentence) {
 /** Asks for the translations of sentences; returns the milliseconds. */
 export async function nBest(sentences, signal) {
   const keys = sentences.map(resultKey);
-  const { model, settings, beginnings } = state;
-  const search = searchOf(sentences, model, settings, beginnings);
+  const { model, settings } = state;
+  const search = searchOf(sentences, model, settings, state);
   const start = performance.now();
   const answer = await predict(...search, signal);
   const time = performance.now() - start;
@@ -62,6 +69,7 @@ export async function nBest(sentences, signal) {
       alternatives: alternativesOf(answer.translation[i], answer.score[i]),
       truncated: answer.truncated[i],
       incomplete: answer.incomplete[i][0],
+      unmet: answer.unmet?.[i][0],
     }),
   );
   return time;

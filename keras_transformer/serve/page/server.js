@@ -12,6 +12,8 @@ export const state = {
   parts: { sentences: [], separators: [""] },
   focus: 0, // index of the sentence whose alternatives are shown
   beginnings: new Map(), // wanted beginnings of translations, by sentence
+  terms: new Map(), // words of the translations, by sentence, with commas
+  avoided: new Map(), // words to avoid, likewise
   choices: new Map(), // translations that the user took, by `choiceKey`
 };
 

@@ -18,6 +18,12 @@ import { abort, begin, hideTrouble, report, split, state } from "./server.js";
 
 const ANNOUNCE_PAUSE = 900; // milliseconds
 const BATCH = 16; // sentences of one request
+// The fields of what is wanted of a sentence's translation, and their values.
+const wishes = [
+  [page.beginning, page.beginningField, state.beginnings],
+  [page.terms, page.termsField, state.terms],
+  [page.avoided, page.avoidedField, state.avoided],
+];
 
 /** Translates the text box; drops what an earlier call still waits for. */
 export async function translate() {
@@ -58,8 +64,9 @@ async function translateParts(text, parts, signal) {
 function showParts(text, parts) {
   state.text = text;
   state.parts = parts;
-  // Who types a beginning stays at its sentence.
-  if (document.activeElement !== page.beginning || !parts.sentences[state.focus])
+  // Who types a wish stays at its sentence.
+  const isTyping = wishes.some(([node]) => document.activeElement === node);
+  if (!isTyping || !parts.sentences[state.focus])
     state.focus = sentenceAt(page.source.selectionStart);
   showTranslation();
   showFocus();
@@ -113,14 +120,19 @@ function showCut() {
   const { sentences } = state.parts;
   const long = sentences.find((s) => resultOf(s)?.truncated);
   const ended = sentences.find((s) => resultOf(s)?.incomplete);
-  page.cut.hidden = !(long ?? ended);
-  const start = (long ?? ended)?.slice(0, 40);
+  const unmet = sentences.find((s) => resultOf(s)?.unmet);
+  const first = long ?? ended ?? unmet;
+  page.cut.hidden = !first;
+  const start = first?.slice(0, 40);
   const pieces = counted(state.model?.max_pieces ?? 0, "word piece");
   page.cut.textContent = long
     ? `The sentence “${start}…” is too long for the model. Only its first ` +
       `${pieces} were translated.`
-    : `The translation of “${start}…” reached its maximum length. Its end ` +
-      "may be missing.";
+    : ended
+      ? `The translation of “${start}…” reached its maximum length. Its end ` +
+        "may be missing."
+      : `The translation of “${start}…” does not have your words as you want ` +
+        `them: ${resultOf(first)?.unmet.replaceAll("\n", ", ")}.`;
 }
 
 function showLatency(milliseconds) {
@@ -142,27 +154,31 @@ function showFocus() {
     node.tabIndex = isIt ? 0 : -1;
   }
   showMirror([]);
-  showBeginning();
+  showWishes();
   showAlternatives();
   explainSoon();
 }
 
-/** Shows how the translation of the sentence in focus has to begin. */
-function showBeginning() {
+/** Shows what is wanted of the translation of the sentence in focus. */
+function showWishes() {
   const sentence = state.parts.sentences[state.focus];
   const isOffered = state.model.has_control && sentence !== undefined;
-  page.beginningField.hidden = !isOffered;
-  const text = state.beginnings.get(sentence) ?? "";
-  if (document.activeElement !== page.beginning) page.beginning.value = text;
+  for (const [node, field, values] of wishes) {
+    field.hidden = !isOffered;
+    const text = values.get(sentence) ?? "";
+    if (document.activeElement !== node) node.value = text;
+  }
 }
 
-/** Remembers how the translation of the sentence in focus has to begin. */
-export function readBeginning() {
+/** Remembers what is wanted of the translation of the sentence in focus. */
+export function readWishes() {
   const sentence = state.parts.sentences[state.focus];
   if (sentence === undefined) return;
-  const text = page.beginning.value.trim();
-  if (text) state.beginnings.set(sentence, text);
-  else state.beginnings.delete(sentence);
+  for (const [node, , values] of wishes) {
+    const text = node.value.trim();
+    if (text) values.set(sentence, text);
+    else values.delete(sentence);
+  }
 }
 
 /** Shows the alternatives and the attention of a sentence. */
