@@ -458,6 +458,26 @@ def test_a_translation_begins_as_the_user_types(open_page):
     expect(target).to_have_text(whole)
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_translation_has_the_words_that_the_user_types(open_page, size):
+    """By the keyboard alone; the page says which words it could not use."""
+    page = open_page("My sister bought a beautiful lamp for €49.50.", size)
+    target = page.locator("#target")
+    expect(target).to_contain_text("Lampe")
+    page.get_by_label("Use these words").focus()
+    page.keyboard.type("alte, Uhr")
+    expect(target).to_contain_text("alte Uhr")
+    page.keyboard.press("Tab")
+    page.keyboard.type("Uhr")
+    expect(target).not_to_contain_text("Uhr")
+    expect(target).to_contain_text("alte")
+    expect(page.locator("#cut")).to_contain_text("want them: Uhr.")
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    if SCREENSHOTS:
+        name = f"terms_{size[0]}.png"
+        page.screenshot(path=pathlib.Path(SCREENSHOTS, name), full_page=True)
+
+
 def test_a_translation_repeats_no_pieces(open_page, api):
     page = open_page(SENTENCE)
     requests = []

@@ -201,6 +201,16 @@ def test_what_is_unmet_is_said(translator):
     )
     unmet = found["unmet"][:, 0].tolist()
     assert unmet == ["\N{SNOWMAN}".encode() * 40, b"eins"]
+    # Such a term is not searched for, which would take until the maximum.
+    without = found_by(
+        translator,
+        texts=["nine", "nine"],
+        avoid=tf.constant(["", "eins"]),
+        max_length=9,
+    )
+    np.testing.assert_allclose(
+        found["score"][:, 0], without["score"][:, 0], rtol=1e-4
+    )
 
 
 def test_too_many_terms_are_refused(translator):

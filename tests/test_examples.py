@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import SMALL
+from serving import Server
 
 from keras_transformer.training import checkpoints
 
@@ -226,6 +227,25 @@ def test_translation_exports_a_model_that_use_saved_model_loads(
     with pytest.raises(ValueError, match="is there already"):
         example.main(tmp_path / "run", export, steps=4)
     assert max(dict(checkpoints.steps(tmp_path / "run" / "checkpoints"))) == 2
+
+
+@pytest.mark.programs
+def test_control_asks_by_rest_and_by_grpc(run, tmp_path, capsys):
+    from keras_transformer.export import saved_model
+
+    path = tmp_path / "demo" / "1"
+    saved_model.export(run, path, dtype="float32", control=True)
+    example = load("control")
+    server = Server(path.parent, tmp_path / "log.txt")
+    try:
+        address = f"127.0.0.1:{server.port}"
+        rows = example.main(address, server.grpc_address, "demo")
+    finally:
+        server.stop()
+    assert [asked for asked, _, _ in rows] == example.ASKED
+    assert rows[1][1].startswith("Eine schöne Lampe")
+    assert rows[5][2] == "Uhr"
+    assert capsys.readouterr().out.count("| `{") == len(rows)
 
 
 @pytest.mark.programs

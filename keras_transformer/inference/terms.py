@@ -56,10 +56,14 @@ class TextTerms:
         self.avoid = _lines("avoid", avoid, count)
         self._suppressed_ids = suppressed_ids
         self._continues = tf.constant(continues_word(tokenizer.tokenizer))
-        self._required = self._pieces(self.terms)
         # A word is another piece at the start of a sentence.
         both = tf.concat([self.avoid, capitalized(self.avoid)], axis=1)
         self._avoided = self._pieces(both)
+        # A search for a term that it must avoid would not end by itself.
+        required = self._pieces(self.terms)
+        is_avoided = self._has(self._avoided, required, whole=False)
+        is_avoided = tf.reduce_any(is_avoided, axis=2, keepdims=True)
+        self._required = tf.where(is_avoided, -1, required)
 
     def rules(self, is_full: tf.Tensor) -> dict[str, Any]:
         """Returns the rules of a search.
@@ -132,16 +136,16 @@ class TextTerms:
         shape = tf.concat([tf.shape(lines), tf.shape(ids)[1:]], axis=0)
         return tf.reshape(ids, shape)
 
-    def _has(self, pieces, ids):
-        """Returns whether ids `(B, K, T)` have pieces `(B, C, L)` as whole
-        words, booleans `(B, K, C)`."""
+    def _has(self, pieces, ids, whole=True):
+        """Returns whether ids `(B, K, T)` have pieces `(B, C, L)`, as whole
+        words or also as beginnings of words, booleans `(B, K, C)`."""
         count, length = tf.shape(ids)[2], tf.shape(pieces)[2]
         ids = tf.pad(ids, [[0, 0], [0, 0], [0, length]])
         places = tf.range(count)[:, None] + tf.range(length + 1)
         found = tf.gather(ids, places, axis=2)[
             :, :, None
         ]  # [B, K, 1, T, L + 1]
-        continues = tf.gather(self._continues, found)
+        continues = tf.gather(self._continues, tf.maximum(found, 0)) & whole
         pieces = tf.pad(pieces, [[0, 0], [0, 0], [0, 1]], constant_values=-1)
         pieces = pieces[:, None, :, None]  # [B, 1, C, 1, L + 1]
         is_piece = pieces >= 0
