@@ -25,7 +25,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 TEXT = "My sister bought a beautiful lamp for €1,249.50."
 # An input of strings has one for each text; terms are lines of a string.
 STRINGS = {"text": TEXT, "target_prefix": "", "terms": "", "avoid": ""}
-# By REST all inputs are needed; by gRPC these may be left out.
+# REST needs all inputs; a request by gRPC may leave these out.
 NUMBERS = {
     "beam_size": 4,
     "alpha": 0.6,

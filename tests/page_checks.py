@@ -460,7 +460,7 @@ def test_a_translation_begins_as_the_user_types(open_page):
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_a_translation_has_the_words_that_the_user_types(open_page, size):
-    """By the keyboard alone; the page says which words it could not use."""
+    """The keyboard is enough; the page says which words it could not use."""
     page = open_page("My sister bought a beautiful lamp for €49.50.", size)
     target = page.locator("#target")
     expect(target).to_contain_text("Lampe")

@@ -308,6 +308,12 @@ def test_the_command_translates_with_the_engine(engine, capsys, monkeypatch):
     assert main([*command, "--beam-size", "2"]) == 0
     expected = engine.searched_with(beam_size=2)(lines)["translation"]
     assert capsys.readouterr().out.splitlines() == expected
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode()))
+    )
+    assert main([*command, "--min-length", "9"]) == 0
+    expected = engine.searched_with(min_length=9)(lines)["translation"]
+    assert capsys.readouterr().out.splitlines() == expected
     assert main([*command, "--explain", "x.png"]) == 1
     assert "does not support" in capsys.readouterr().err
     assert main([*command, "--alignment", "x.txt"]) == 1

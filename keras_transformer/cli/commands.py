@@ -21,7 +21,6 @@ from keras_transformer import hardware
 from keras_transformer.atomic_files import write_aside
 from keras_transformer.cli.command_line import integrated, load
 from keras_transformer.cli.cut_counter import CutCounter
-from keras_transformer.cli.glossary import Glossary, read_terms
 from keras_transformer.cli.options import (
     SEARCH_OF_A_CALL,
     refuse,
@@ -185,11 +184,10 @@ def translate(given: dict[str, Any]) -> None:
         refuse(given, names, f"--engine {given['engine']}")
         workers = min(hardware.cores(), max(batch_size // LINES_PER_THREAD, 1))
         model = load(integrated("TRANSLATORS")[given["engine"]])(given["path"])
-        function = _function(model, given)
     else:
         workers = _workers(batch_size)
         model = _exported(given["path"])
-        function = _function(model, given)
+    function = _function(model, given)
     if "markup" in given:
         from keras_transformer.cli.markup import translate_with_markup
 
@@ -494,7 +492,9 @@ def _function(model, given):
     """
     search = settings_of(SearchSettings, given)
     has_prefixes = "prefix_file" in given
-    if CONTROL_OPTIONS & given.keys() or search.keys() - {"beam_size", "alpha"}:
+    further = search.keys() - {"beam_size", "alpha"}
+    # Another engine takes all settings of the search at each call.
+    if CONTROL_OPTIONS & given.keys() or (further and "engine" not in given):
         function = functools.partial(model.control, **search)
     else:
         function = model.searched_with(**search) if search else model.translate
@@ -516,6 +516,8 @@ def _function(model, given):
 def _with_terms(translate, given):
     """Returns a function whose translations have the terms of a glossary, and
     none of a list to avoid."""
+    from keras_transformer.cli.glossary import Glossary, read_terms
+
     glossary = Glossary(given["glossary"]) if "glossary" in given else None
     avoid = "\n".join(read_terms(given["avoid"])) if "avoid" in given else ""
 

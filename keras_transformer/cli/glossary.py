@@ -1,8 +1,8 @@
 """Terms that translations must have, by a file of pairs of terms."""
 
 import re
-from collections.abc import Iterator
 
+from keras_transformer.data.text_files import read_lines
 from keras_transformer.validation import shown
 
 # A word, or a sign of punctuation.
@@ -15,16 +15,19 @@ class Glossary:
     Source terms are found as whole words, in any case.
 
     Args:
-        path: a UTF-8 file: a source term, a tab and its target term in each
-            line. Blank lines are ignored.
+        path: a file that `read_lines` reads: a source term, a tab and its
+            target term in each line. Blank lines are ignored.
 
     Raises:
-        ValueError: if a line is another one, or if a source term comes twice.
+        ValueError: if a line is another one, if a source term comes twice, or
+            as `read_lines` does.
     """
 
     def __init__(self, path: str):
         self.terms: dict[tuple[str, ...], str] = {}
-        for number, line in _lines(path):
+        for number, line in enumerate(read_lines(path), 1):
+            if not line.strip():
+                continue
             source, *rest = line.split("\t")
             words = _words(source)
             target = rest[0].strip() if len(rest) == 1 else ""
@@ -55,15 +58,8 @@ class Glossary:
 
 
 def read_terms(path: str) -> list[str]:
-    """Returns the lines of a UTF-8 file that are not blank."""
-    return [line.strip() for _, line in _lines(path)]
-
-
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield number, line.rstrip("\r\n")
+    """Returns the lines of a file that are not blank, see `read_lines`."""
+    return [line.strip() for line in read_lines(path) if line.strip()]
 
 
 def _words(text):

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ctranslate2
@@ -110,21 +110,6 @@ class CTranslate2Translator(LineTranslator):
         """
         settings = dataclasses.replace(self.settings, **search)
         return functools.partial(self.translate, settings=settings)
-
-    def control(
-        self,
-        text: Sequence[str | bytes],
-        target_language: str | None = None,
-        **search: Any,
-    ) -> dict[str, list]:
-        """Returns the best translation of each string that is as asked for.
-
-        Args:
-            text: strings `(B,)`.
-            target_language: as for `translate`.
-            search: as for `searched_with`.
-        """
-        return self.searched_with(**search)(text, target_language)
 
     def search(
         self,
