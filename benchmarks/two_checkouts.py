@@ -106,7 +106,7 @@ def serving(checkout, folder):
 
     def answer(times):
         lines = LINES * times
-        _, seconds = asyncio.run(translate_by_server(server, "model", lines))
+        _, seconds = asyncio.run(translate_by_server(server, lines))
         return seconds
 
     answer(1)

@@ -164,9 +164,8 @@ def main(
     for seed in range(1, seeds + 1):
         rng = np.random.default_rng(seed)
         numbers = random_numbers(count, rng)
-        model = trained(
-            *columns_of(numbers, *known, rng), numbers, seed, epochs
-        )
+        seen, seen_mask = columns_of(numbers, *known, rng)
+        model = trained(seen, seen_mask, numbers, seed, epochs)
         found = read(model, columns, mask)
         shares.append(
             np.mean([a == b for a, b in zip(found, expected, strict=True)])

@@ -78,7 +78,7 @@ class Trainer(Protocol):
         self,
         model: Transformer,
         recipe: Recipe,
-        teachers: Sequence[Transformer],
+        teachers: Sequence[Transformer] = (),
     ) -> None:
         """Makes the programs of a step and of a validation step.
 
