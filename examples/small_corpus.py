@@ -15,7 +15,9 @@ two parts:
    interpolation, Kim and Rush, 2016). Training goes on with all pairs, in one
    direction.
 
-Further text in one of the languages is translated, too, and learned from.
+Further text in one of the languages is translated, too, and learned from. It
+may be of another kind than the corpus. Then end with --cool-down: steps at a
+low rate, with the pairs of the corpus and their translations alone.
 
 With --student, the last model teaches a small one. Most of the time of a
 translation goes into the decoder, which runs once for each word piece. So the
@@ -34,6 +36,8 @@ writes:
     FOLDER/text/, FOLDER/text-both/        the corpus, and both directions of it
     FOLDER/both/                           the run that learns them
     FOLDER/forward/, FOLDER/backward/      its translations
+    FOLDER/own-pairs/                      pairs of the corpus, and of these
+    FOLDER/forward-text/, FOLDER/backward-text/    further text, translated
     FOLDER/pairs/, FOLDER/final/           all pairs, and the run to export
     FOLDER/cooled/                         the same after --cool-down
     FOLDER/new/, FOLDER/taught/            the student's sources and targets
@@ -121,7 +125,7 @@ def main(
         student: whether a third run follows, of a small model for greedy
             search.
         final_shape: fields of the config in which the second run differs.
-        cool_down: steps of fine-tuning after the second run.
+        cool_down: steps after the second run, without further text.
         shape: fields of the model's config, instead of `SHAPE`.
     """
     folder = pathlib.Path(folder).resolve()
@@ -144,8 +148,13 @@ def main(
     nearest = {"references": [targets]}
     path = folder / "forward"
     made = [made_once(distill, both, [sources], path, settings, **nearest)]
-    path, targets = folder / "backward", [targets, *target_text]
-    made.append(made_once(back_translate, both, targets, path, settings))
+    path = folder / "backward"
+    made.append(made_once(back_translate, both, [targets], path, settings))
+    own = [text, *made]
+    if target_text:
+        path = folder / "backward-text"
+        more = made_once(back_translate, both, target_text, path, settings)
+        made.append(more)
     if source_text:
         path = folder / "forward-text"
         made.append(made_once(distill, both, source_text, path, settings))
@@ -154,8 +163,10 @@ def main(
     final_recipe = dataclasses.replace(recipe, corpus=str(pairs), **changes)
     final = trained(folder / "final", final_recipe, **shape | final_shape)
     if cool_down:
+        pairs = all_pairs(both, own, folder / "own-pairs", recipe)
         cooling = dataclasses.replace(
             final_recipe,
+            corpus=str(pairs),
             initial_run=str(final.folder),
             steps=cool_down,
             validate_every=max(cool_down // 6, 1),
@@ -166,6 +177,7 @@ def main(
         return final
 
     every = dataclasses.replace(settings, per_line=settings.beam_size)
+    targets = [targets, *target_text]
     new = made_once(back_translate, both, targets, folder / "new", every)
     files = [sources, *sorted(new.glob(f"train-*.{recipe.source}"))]
     taught = made_once(distill, final, files, folder / "taught", settings)
@@ -281,7 +293,7 @@ if __name__ == "__main__":
         type=int,
         default=0,
         metavar="STEPS",
-        help="steps of a falling learning rate, after the second run",
+        help="steps after the second run, without further text",
     )
     options = parser.parse_args()
     final_shape = {"dropout_rate": options.dropout}

@@ -353,8 +353,18 @@ def test_small_corpus_trains_on_both_directions_and_translations(
     made_of_both |= {("One.", "(One.)"), ("(One.)", "One.")}
     assert learned(final) == sorted(pairs | made_of_both)  # each once
     assert final.recipe.initial_run == str(both.folder)
-    forward, backward = ("forward", 1, 1), ("backward", 2, 0)
-    assert asked == [forward, backward, ("forward-text", 1, 0)]
+    assert asked == [
+        ("forward", 1, 1),
+        ("backward", 1, 0),
+        ("backward-text", 1, 0),
+        ("forward-text", 1, 0),
+    ]
+
+    # The last steps are with the pairs of the corpus.
+    cooled = example.main(recipe, tmp_path / "a", cool_down=1, **arguments)
+    more_made = {("One.", "(One.)"), ("(One.)", "One.")}
+    assert learned(cooled) == sorted(pairs | made_of_both - more_made)
+    assert cooled.recipe.initial_run == str(final.folder)
 
     # The student learns every source of a beam and its first translation.
     del asked[:]
