@@ -24,10 +24,11 @@ translation goes into the decoder, which runs once for each word piece. So the
 student has a deep encoder and a decoder of one layer (Kasai et al., 2021), and
 searches greedily. It begins with the first layers of its teacher. The teacher
 knows the sources of the training text nearly by heart, so it also translates
-new ones: what the first model says of the targets, in the other direction. The
-student learns the most probable translation of each, not the one nearest to a
-reference: greedy search has to find it without other hypotheses. In the place
-of each word piece it also learns the teacher's whole distribution.
+new ones: further text, and what the first model says of the targets, in the
+other direction. The student learns the most probable translation of each, not
+the one nearest to a reference: greedy search has to find it without other
+hypotheses. In the place of each word piece it also learns the teacher's whole
+distribution.
 
 Each step is one that the commands `distill`, `back-translate`, `prepare` and
 `train` do, too. A second start goes on where the first one stopped. The program
@@ -153,8 +154,8 @@ def main(
     own = [text, *made]
     if target_text:
         path = folder / "backward-text"
-        more = made_once(back_translate, both, target_text, path, settings)
-        made.append(more)
+        fast = dataclasses.replace(settings, beam_size=1)
+        made.append(made_once(back_translate, both, target_text, path, fast))
     if source_text:
         path = folder / "forward-text"
         made.append(made_once(distill, both, source_text, path, settings))
@@ -177,9 +178,10 @@ def main(
         return final
 
     every = dataclasses.replace(settings, per_line=settings.beam_size)
-    targets = [targets, *target_text]
-    new = made_once(back_translate, both, targets, folder / "new", every)
-    files = [sources, *sorted(new.glob(f"train-*.{recipe.source}"))]
+    made_once(back_translate, both, [targets], folder / "new", every)
+    files = [sources, *source_text]
+    for name in ("new", "backward-text"):
+        files += sorted((folder / name).glob(f"train-*.{recipe.source}"))
     taught = made_once(distill, final, files, folder / "taught", settings)
     pairs = all_pairs(final, [text, taught], folder / "student-pairs", recipe)
     changes |= {"initial_run": str(final.folder), **STUDENT}
