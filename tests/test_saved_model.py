@@ -446,6 +446,21 @@ def test_an_export_can_search_with_another_beam_and_alpha(
     np.testing.assert_allclose(found["score"], expected["score"], atol=1e-5)
 
 
+def test_the_description_names_departures_from_the_papers_block(
+    recipe, tmp_path
+):
+    from keras_transformer.export.description import signature
+    from keras_transformer.training import start_run
+
+    described = {
+        preset: signature(start_run(tmp_path / preset, preset, recipe))
+        for preset in ("tiny", "modern")
+    }
+    options = "num_key_value_heads:2|normalization:rms|feed_forward:swiglu"
+    assert f"|positions:rotary|{options}|tied:yes|" in described["modern"]
+    assert "|positions:sinusoidal|tied:yes|" in described["tiny"]
+
+
 def test_metadata_and_evaluations_are_stored_beside_the_model(
     exported, tmp_path
 ):

@@ -64,6 +64,7 @@ def signature(run: Run, models: int = 1) -> str:
         "heads": config.num_heads,
         "norm": "pre" if config.norm_first else "post",
         "positions": config.positions,
+        **_block(config),
         "tied": _tied(config),
         "dropout": config.dropout_rate,
         # An imported run does not know it.
@@ -74,6 +75,14 @@ def signature(run: Run, models: int = 1) -> str:
         "version": keras_transformer.__version__,
     }
     return "|".join(f"{name}:{value}" for name, value in fields.items())
+
+
+def _block(config):
+    """Returns the options of the layers that are not the paper's."""
+    names = "num_key_value_heads", "normalization", "feed_forward", "qk_norm"
+    defaults = {x.name: x.default for x in dataclasses.fields(config)}
+    found = {name: getattr(config, name) for name in names}
+    return {k: v for k, v in found.items() if v != defaults[k]}
 
 
 def _tied(config):
