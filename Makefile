@@ -18,7 +18,7 @@ ON_EACH_BACKEND = tests/test_conformance.py tests/test_features.py \
     tests/test_windowed_attention.py tests/test_positions_inside.py \
     tests/test_calls.py tests/test_drop_in.py tests/test_block_options.py \
     tests/same_outputs.py
-# Of benchmarks and examples mypy only says whether each call fits its function.
+# In benchmarks and examples mypy only checks that calls fit their functions.
 OTHER_ERRORS = arg-type assignment attr-defined call-overload index \
     method-assign misc operator union-attr var-annotated
 # TensorFlow's start-up chatter goes to a file, which is shown on failure.
