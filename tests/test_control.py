@@ -42,6 +42,11 @@ def path(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def loaded(path):
+    return SavedTranslator(path)
+
+
+@pytest.fixture(scope="module")
 def translator(run):
     return translator_of(run, SHORT)
 
@@ -225,6 +230,7 @@ def test_too_many_terms_are_refused(translator):
 
 @pytest.mark.usefixtures("optimized_graphs")
 def test_an_export_controls_as_python_does(path, translator):
+    assert "\n| `control` |" in (path / "README.md").read_text()
     loaded = SavedTranslator(path)
     options = {"min_length": 4, "beam_size": 3}
     found = loaded.control(TEXTS, PREFIXES, **options)
@@ -253,7 +259,7 @@ def test_an_export_controls_as_python_does(path, translator):
         loaded.control(TEXTS, repetition_penalty=-1.0)
 
 
-def test_a_v1_session_knows_the_defaults(path):
+def test_a_v1_session_knows_the_defaults(path, loaded):
     v1 = tf.compat.v1
     with v1.Session(graph=tf.Graph()) as session:
         meta = v1.saved_model.load(session, ["serve"], str(path))
@@ -272,7 +278,6 @@ def test_a_v1_session_knows_the_defaults(path):
             signature.outputs["translation"].name,
             {signature.inputs[n].name: x for n, x in values.items()},
         )
-    loaded = SavedTranslator(path)
     expected = loaded.control(TEXTS, PREFIXES, terms=TERMS, avoid=AVOID)
     np.testing.assert_array_equal(found[:, 0], expected["translation"])
 
@@ -280,6 +285,7 @@ def test_a_v1_session_knows_the_defaults(path):
 def test_other_exports_have_nothing_of_it(exported, run, tmp_path):
     loaded = SavedTranslator(exported)
     assert "control" not in loaded.loaded.signatures
+    assert "`control`" not in (exported / "README.md").read_text()
     with pytest.raises(ValueError, match=r"no signature `control`.*--control"):
         loaded.control(TEXTS)
     assert b"StatelessWhile" not in (exported / "saved_model.pb").read_bytes()
@@ -288,7 +294,7 @@ def test_other_exports_have_nothing_of_it(exported, run, tmp_path):
 
 
 def test_the_command_begins_lines_as_a_file_says(
-    path, capsys, monkeypatch, tmp_path
+    path, loaded, capsys, monkeypatch, tmp_path
 ):
     def translate(*options):
         data = io.BytesIO("\n".join([*TEXTS, ""]).encode())
@@ -300,7 +306,6 @@ def test_the_command_begins_lines_as_a_file_says(
     options = [f"--prefix-file={file}", "--min-length=4"]
     assert translate(*options, f"--alignment={tmp_path / 'links'}") == 0
     lines = capsys.readouterr().out.split("\n")[:-1]
-    loaded = SavedTranslator(path)
     found = loaded.control(TEXTS, PREFIXES, min_length=4)["translation"]
     assert lines == [x.decode() for x in found.numpy()]
     expected = loaded.score(TEXTS, lines)["alignment"].numpy().tolist()
@@ -318,7 +323,7 @@ def test_the_command_begins_lines_as_a_file_says(
 
 
 def test_the_command_takes_a_glossary_and_words_to_avoid(
-    path, capsys, monkeypatch, tmp_path
+    path, loaded, capsys, monkeypatch, tmp_path
 ):
     def translate(*options):
         data = io.BytesIO("\n".join([*TEXTS, ""]).encode())
@@ -331,7 +336,7 @@ def test_the_command_takes_a_glossary_and_words_to_avoid(
     options = [f"--glossary={glossary}", f"--avoid={avoid}"]
     assert translate(*options) == 0
     lines = capsys.readouterr().out.split("\n")[:-1]
-    found = SavedTranslator(path).control(
+    found = loaded.control(
         TEXTS,
         terms=["Tür", "", "Zug", "Zug", ""],
         avoid=["zimmer\nzwei"] * len(TEXTS),
@@ -353,7 +358,7 @@ def test_the_command_takes_a_glossary_and_words_to_avoid(
 
 
 @pytest.mark.programs
-def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
+def test_the_server_answers_by_rest_and_by_grpc(path, loaded, tmp_path):
     """Over gRPC, inputs with defaults may be left out; rows may be batched."""
     options = {
         "beam_size": 3,
@@ -363,7 +368,6 @@ def test_the_server_answers_by_rest_and_by_grpc(path, tmp_path):
         "no_repeat_ngram_size": 2,
         "repetition_penalty": 1.0,
     }
-    loaded = SavedTranslator(path)
     shutil.copytree(path, tmp_path / "model" / "1")
     server = Server(tmp_path / "model", tmp_path / "log.txt")
     try:

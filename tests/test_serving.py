@@ -272,8 +272,8 @@ def test_max_length_limits_a_translation(exported, run):
 def test_the_readme_of_an_export_is_true(exported):
     """Its Python runs, and it names the signatures and files that exist."""
     page = (exported / "README.md").read_text()
-    for name in SavedTranslator(exported).loaded.signatures:
-        assert f"`{name}`" in page
+    signatures = SavedTranslator(exported).loaded.signatures
+    assert {*re.findall(r"^\| `(\w+)` \|", page, re.M)} == {*signatures}
     assert "layers:2|d_model:22" in page
     assert (exported / "assets.extra" / serving.BATCHING).is_file()
     assert f"assets.extra/{serving.BATCHING}" in page

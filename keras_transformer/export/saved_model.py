@@ -175,6 +175,7 @@ def export(
             "ensemble": [digest(x) for x in getattr(decoding, "others", ())],
             "shortlist": shortlist,
             "draft_tokens": draft_tokens,
+            "control": control,
         }
         (aside / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
         serving.write_extras(

@@ -8,6 +8,7 @@ says how to call the model.
 import importlib.resources
 import os
 import pathlib
+import re
 
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -112,6 +113,8 @@ def write_extras(
         dtype=metadata["dtype"],
         batching=BATCHING,
     )
+    if not metadata["control"]:
+        text = re.sub(r"\| `control` .*\n", "", text)
     pathlib.Path(path, "README.md").write_text(text, "utf-8")
 
 
