@@ -168,14 +168,14 @@ class LanguageModel(TextModel):
         size = self.config.vocab_size
         ids = np.asarray(row)
         is_row = ids.ndim == 1 and (ids.dtype.kind in "iu" or not ids.size)
-        found = ids[ids != PAD].tolist() if is_row else []
+        found = np.trim_zeros(ids).tolist() if is_row else []  # of padding
         found = found[found[:1] == [START] :]
         found = found[: len(found) - (found[-1:] == [END])]
         if not is_row or not all(i == UNKNOWN or END < i < size for i in found):
             raise ValueError(
                 "A text must be a row of ids, with a start token at most at "
-                "its beginning and an end token at its end. "
-                f"Received: {shown(row)} for vocab_size={size}."
+                "its beginning, an end token at its end, and padding around "
+                f"them. Received: {shown(row)} for vocab_size={size}."
             )
         return found
 

@@ -334,6 +334,7 @@ def test_an_export_draws_by_its_seed(tokenizer, tmp_path):
         (lambda m: m.generate("text"), r"rows of ids.*'text'"),
         (lambda m: m.generate([5, 7]), "row of ids.*Received: 5"),
         (lambda m: m.generate([[5, END, 7]]), r"\[5, 3, 7\]"),
+        (lambda m: m.generate([[5, 0, 7, 0]]), r"padding.*\[5, 0, 7, 0\]"),
         (lambda m: m.generate([[5, V]]), "vocab_size=41"),
         (lambda m: language_model(tokenizer=m), "TextTokenizer.*LanguageModel"),
         (lambda m: export_language_model(m, "a/1"), "model.tokenizer=None"),
