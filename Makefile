@@ -39,7 +39,7 @@ serve: .venv/text .venv/serve $(MODEL)  ## serve a model, with a page to try it
 # All that has to pass.
 check: lint test test-programs test-serve test-jax test-torch
 
-test: .venv/dev  ## what to run while working: three to eight minutes
+test: .venv/dev  ## what to run while working: seven to eleven minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # TensorFlow writes what it computes; the other backends compute the same. On JAX

@@ -168,7 +168,7 @@ class LanguageModel(TextModel):
         size = self.config.vocab_size
         ids = np.asarray(row)
         is_row = ids.ndim == 1 and (ids.dtype.kind in "iu" or not ids.size)
-        found = np.trim_zeros(ids).tolist() if is_row else []  # of padding
+        found = np.trim_zeros(ids).tolist() if is_row else []  # PAD is 0
         found = found[found[:1] == [START] :]
         found = found[: len(found) - (found[-1:] == [END])]
         if not is_row or not all(i == UNKNOWN or END < i < size for i in found):
